@@ -1,1 +1,9 @@
-//! controller
+//! Weir's cluster controller.
+//!
+//! kube watches → world → compile → desired → commit → publish → kube patches,
+//! each stage a module that knows only the ones before it (docs/architecture.md).
+
+pub mod facts;
+pub mod io;
+pub mod objects;
+pub mod view;

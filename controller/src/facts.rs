@@ -1,0 +1,281 @@
+//! Facts: what compile produces, what desired unites and commit and publish
+//! carry out.
+//!
+//! A fact is a row of the northbound database (or part of one), a membership
+//! (one element of a set column that many units share), or fields of a
+//! Kubernetes object. Facts are plain data: references between rows are
+//! symbolic (table and natural key) and become UUIDs only at commit.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use ovsdb::Value;
+use serde::Serialize;
+
+/// Tables of OVN_Northbound that units may write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Table {
+    /// `NB_Global`, the one row. Natural key: `.`.
+    NbGlobal,
+    /// `Logical_Router`. Natural key: name.
+    LogicalRouter,
+    /// `Logical_Router_Port`. Natural key: name.
+    LogicalRouterPort,
+    /// `Logical_Router_Static_Route`. Natural key:
+    /// `<router>|<route_table>|<policy>|<ip_prefix>|<nexthop>` (contract §4.3).
+    StaticRoute,
+    /// `Logical_Router_Policy`. Natural key: `<router>|<priority>|<match>`.
+    Policy,
+    /// `Logical_Switch`. Natural key: name.
+    LogicalSwitch,
+    /// `Logical_Switch_Port`. Natural key: name.
+    LogicalSwitchPort,
+    /// `Port_Group`. Natural key: name.
+    PortGroup,
+}
+
+impl Table {
+    /// The table's name in the database schema.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NbGlobal => "NB_Global",
+            Self::LogicalRouter => "Logical_Router",
+            Self::LogicalRouterPort => "Logical_Router_Port",
+            Self::StaticRoute => "Logical_Router_Static_Route",
+            Self::Policy => "Logical_Router_Policy",
+            Self::LogicalSwitch => "Logical_Switch",
+            Self::LogicalSwitchPort => "Logical_Switch_Port",
+            Self::PortGroup => "Port_Group",
+        }
+    }
+
+    /// All tables, in an order in which parents come before children.
+    pub const ALL: [Table; 8] = [
+        Self::NbGlobal,
+        Self::LogicalRouter,
+        Self::LogicalSwitch,
+        Self::PortGroup,
+        Self::LogicalRouterPort,
+        Self::LogicalSwitchPort,
+        Self::StaticRoute,
+        Self::Policy,
+    ];
+}
+
+/// Identity of a row across databases and restarts: table and natural key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct RowKey {
+    /// The table.
+    pub table: Table,
+    /// The natural key within the table, see [`Table`].
+    pub key: Arc<str>,
+}
+
+impl RowKey {
+    /// A key from its parts.
+    pub fn new(table: Table, key: impl Into<Arc<str>>) -> Self {
+        Self { table, key: key.into() }
+    }
+}
+
+impl fmt::Display for RowKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.table.name(), self.key)
+    }
+}
+
+/// What a fact says about one column.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Column {
+    /// The whole value is ours; any difference is repaired.
+    Whole(#[serde(serialize_with = "as_debug")] Value),
+    /// These keys of a map are ours, other keys are left alone.
+    Keys(BTreeMap<Arc<str>, Arc<str>>),
+    /// Only used when the row is inserted; an existing row keeps its own value
+    /// (for instance the random MAC of a router port).
+    Initial(#[serde(serialize_with = "as_debug")] Value),
+}
+
+fn as_debug<S: serde::Serializer>(value: &Value, s: S) -> Result<S::Ok, S::Error> {
+    s.collect_str(&format_args!("{value:?}"))
+}
+
+/// A row that must exist with these columns.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RowFact {
+    /// The row.
+    pub row: RowKey,
+    /// The row and column that hold the strong reference to it (`None` for
+    /// root tables: routers, switches, port groups, `NB_Global`).
+    pub parent: Option<(RowKey, &'static str)>,
+    /// Columns by name. What is not named is not ours.
+    pub columns: BTreeMap<&'static str, Column>,
+}
+
+/// One element of a set column of references: `element` is in `row.column`.
+/// The row itself is stated by another fact (maybe of another unit).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct MemberFact {
+    /// The row that holds the set.
+    pub row: RowKey,
+    /// The column, for instance `ports` of a port group.
+    pub column: &'static str,
+    /// The row referred to.
+    pub element: RowKey,
+}
+
+/// Kinds of Kubernetes objects that publish writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[allow(missing_docs)]
+pub enum Kind {
+    Pod,
+    Node,
+    Namespace,
+    Subnet,
+    Vpc,
+    Ip,
+    /// A kind of kubeovn.io that this version does not act on yet, by plural.
+    Other(&'static str),
+}
+
+/// Reference to a Kubernetes object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct ObjectRef {
+    /// The kind.
+    pub kind: Kind,
+    /// The namespace, empty for cluster-scoped kinds.
+    pub namespace: Arc<str>,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+impl ObjectRef {
+    /// A cluster-scoped reference.
+    pub fn cluster(kind: Kind, name: impl Into<Arc<str>>) -> Self {
+        Self { kind, namespace: "".into(), name: name.into() }
+    }
+    /// A namespaced reference.
+    pub fn namespaced(kind: Kind, namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        Self { kind, namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            Kind::Other(plural) => plural,
+            Kind::Pod => "Pod",
+            Kind::Node => "Node",
+            Kind::Namespace => "Namespace",
+            Kind::Subnet => "Subnet",
+            Kind::Vpc => "Vpc",
+            Kind::Ip => "IP",
+        };
+        if self.namespace.is_empty() {
+            write!(f, "{kind} {}", self.name)
+        } else {
+            write!(f, "{kind} {}/{}", self.namespace, self.name)
+        }
+    }
+}
+
+/// Which stage of a unit's life a Kubernetes fact belongs to. Publish sends it
+/// only once the rows it stands for are acknowledged and seen in the replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Gate {
+    /// May be written at once (conditions that report an error, generated
+    /// objects that record a lease, finalizers).
+    Now,
+    /// Only after every row and membership of the same unit is in the replica.
+    Committed,
+}
+
+/// Fields of a Kubernetes object that must hold. Only these fields are ever
+/// written, by merge patch, guarded by the object's UID.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KubeFact {
+    /// The object.
+    pub object: ObjectRef,
+    /// The UID the fact was compiled for: a successor of the same name gets none
+    /// of it. `None` for objects that this fact creates.
+    pub uid: Option<Arc<str>>,
+    /// When it may be written.
+    pub gate: Gate,
+    /// What must hold.
+    pub fields: Fields,
+}
+
+/// The content of a [`KubeFact`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Fields {
+    /// Annotations: `Some` sets, `None` removes.
+    Annotations(BTreeMap<Arc<str>, Option<Arc<str>>>),
+    /// Annotations that are written once: the fact holds as soon as the object
+    /// carries `marker` = `true`; drift of the others is then reported, not
+    /// written (DESIGN: pod annotations are written once, until `routed`).
+    AnnotationsOnce {
+        /// The key whose value `true` ends the writing.
+        marker: Arc<str>,
+        /// Everything to write, the marker included.
+        values: BTreeMap<Arc<str>, Arc<str>>,
+    },
+    /// Labels to set.
+    Labels(BTreeMap<Arc<str>, Arc<str>>),
+    /// The finalizer must be present (`true`) or absent.
+    Finalizer(bool),
+    /// Top-level fields of `status` (JSON), through the status subresource where
+    /// the kind has one.
+    Status(BTreeMap<Arc<str>, serde_json::Value>),
+    /// Fields of `spec` that defaulting fills in.
+    Spec(BTreeMap<Arc<str>, serde_json::Value>),
+    /// One element of `status.conditions`, merged by type. Times are filled in
+    /// by publish and only change with the content.
+    Condition {
+        /// `Ready`, `Validated`, `Error`, …
+        r#type: Arc<str>,
+        /// `True`, `False` or `Unknown`.
+        status: bool,
+        /// CamelCase reason.
+        reason: Arc<str>,
+        /// Human-readable message that names the remedy.
+        message: Arc<str>,
+    },
+    /// The object exists and has at least this content (metadata and spec);
+    /// created when missing, fields that differ are patched, deleted when no
+    /// unit states it any more and it carries our finalizer.
+    Object(serde_json::Value),
+    /// The object must be deleted (finalizer removed first).
+    Absent,
+}
+
+/// An event to record on a Kubernetes object (never part of the desired state:
+/// units state them, publish sends each distinct text once per cause).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct EventFact {
+    /// The object it is about.
+    pub object: ObjectRef,
+    /// Its UID.
+    pub uid: Option<Arc<str>>,
+    /// Warning (`true`) or Normal.
+    pub warning: bool,
+    /// Reason, contract §8.8.
+    pub reason: Arc<str>,
+    /// Message.
+    pub message: Arc<str>,
+    /// When it may be sent.
+    pub gate: Gate,
+}
+
+/// Everything that one unit states.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Facts {
+    /// Rows.
+    pub rows: Vec<RowFact>,
+    /// Memberships.
+    pub members: Vec<MemberFact>,
+    /// Kubernetes fields.
+    pub kube: Vec<KubeFact>,
+    /// Events.
+    pub events: Vec<EventFact>,
+}

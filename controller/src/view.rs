@@ -1,0 +1,170 @@
+//! What compile may look at, and the units that it compiles.
+//!
+//! A unit is the smallest thing that is compiled: one pod's port, one subnet,
+//! one node. `compile(view, key)` is a pure function: no clock, no I/O, no
+//! iteration over everything. Each read (absence too) is recorded by the engine,
+//! and the unit is compiled again when what it read changes. Reads are of
+//! *projections*: a field that is in no projection (status, heartbeats, our own
+//! annotations) recompiles nothing.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::facts::Facts;
+use crate::objects::StringMap;
+
+/// The key of a unit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum UnitKey {
+    /// `NB_Global` options and external_ids that the flags decide.
+    Globals,
+    /// A Vpc by name: router and default routes.
+    Vpc(Arc<str>),
+    /// A Subnet by name: switch, router ports, policies, status, defaulting.
+    Subnet(Arc<str>),
+    /// A Node by name: join port, policies, its port groups, annotations.
+    Node(Arc<str>),
+    /// A Namespace by name: its annotations.
+    Namespace(Arc<str>),
+    /// A pod's default interface by namespace and name: port, memberships, IP
+    /// object, annotations.
+    Pod(Arc<str>, Arc<str>),
+    /// An IP object that outlived its owner (its port is gone): finalizer and
+    /// deletion.
+    Ip(Arc<str>),
+    /// An object of a kind that is not acted on yet: (plural, namespace, name).
+    Other(&'static str, Arc<str>, Arc<str>),
+}
+
+/// Projection of a pod: what its port depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodView {
+    /// UID.
+    pub uid: Arc<str>,
+    /// Node, empty until scheduled.
+    pub node: Arc<str>,
+    /// The pod is alive (contract §3.1) and not on the host network: it has, or
+    /// wants, an address.
+    pub wants_network: bool,
+    /// It is being deleted or finished: keep what is there, create nothing new.
+    pub terminating: bool,
+    /// Annotations users set as requests, without those the controller writes:
+    /// `ip_address`/`mac_address` count only while the pod is not `allocated`.
+    pub requests: StringMap,
+    /// Owner kind/name when StatefulSet or VirtualMachineInstance.
+    pub owner: Option<(Arc<str>, Arc<str>)>,
+}
+
+/// Projection of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeView {
+    /// UID.
+    pub uid: Arc<str>,
+    /// First InternalIP per family.
+    pub ipv4: Option<Ipv4Addr>,
+    /// First IPv6 InternalIP.
+    pub ipv6: Option<Ipv6Addr>,
+    /// `ovn.kubernetes.io/chassis`, as the daemon wrote it.
+    pub chassis: Option<Arc<str>>,
+    /// Condition Ready.
+    pub ready: bool,
+}
+
+/// Projection of a subnet: what others need to know of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubnetView {
+    /// UID.
+    pub uid: Arc<str>,
+    /// The spec after normalisation and defaulting (contract §1.1).
+    pub spec: Arc<crds::SubnetSpec>,
+    /// Being deleted.
+    pub deleting: bool,
+    /// It is one that this version acts on.
+    pub supported: bool,
+    /// Why it can't work, if it can't (`Validated`=False with this reason).
+    pub invalid: Option<(Arc<str>, Arc<str>)>,
+}
+
+/// An address lease of a port, given by IPAM before the port is compiled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Lease {
+    /// Port name, also the IP object's name.
+    pub port: Arc<str>,
+    /// The subnet.
+    pub subnet: Arc<str>,
+    /// IPv4 address.
+    pub v4: Option<Ipv4Addr>,
+    /// IPv6 address.
+    pub v6: Option<Ipv6Addr>,
+    /// MAC address, lower case, colon separated.
+    pub mac: Arc<str>,
+    /// UID of the owner that the lease serves now (changes when a successor of
+    /// the same name inherits it).
+    pub owner: Arc<str>,
+}
+
+/// Result of asking IPAM for a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseState {
+    /// Given.
+    Held(Arc<Lease>),
+    /// Refused: event reason and message (names the object and the remedy).
+    Refused(Arc<str>, Arc<str>),
+    /// Nothing asked for yet.
+    None,
+}
+
+/// Subnet usage for the status, from IPAM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Usage {
+    pub v4_available: u128,
+    pub v4_using: u128,
+    pub v6_available: u128,
+    pub v6_using: u128,
+    pub v4_available_range: String,
+    pub v4_using_range: String,
+    pub v6_available_range: String,
+    pub v6_using_range: String,
+}
+
+/// Reads of compile. Implemented by the engine; every call is recorded.
+pub trait View {
+    /// The controller's configuration. Constant for the process, not recorded.
+    fn config(&self) -> &crate::io::Config;
+    /// A pod.
+    fn pod(&self, namespace: &str, name: &str) -> Option<Arc<PodView>>;
+    /// A node.
+    fn node(&self, name: &str) -> Option<Arc<NodeView>>;
+    /// A subnet.
+    fn subnet(&self, name: &str) -> Option<Arc<SubnetView>>;
+    /// UID of a Vpc, `None` when there is no such object.
+    fn vpc(&self, name: &str) -> Option<Arc<str>>;
+    /// UID and labels of a namespace.
+    fn namespace(&self, name: &str) -> Option<Arc<(Arc<str>, StringMap)>>;
+    /// The lease of a port.
+    fn lease(&self, port: &str) -> LeaseState;
+    /// Usage of a subnet.
+    fn usage(&self, subnet: &str) -> Arc<Usage>;
+    /// Names of all nodes (an index, changes only when a node comes or goes).
+    fn node_names(&self) -> Arc<BTreeSet<Arc<str>>>;
+    /// Names of all subnets.
+    fn subnet_names(&self) -> Arc<BTreeSet<Arc<str>>>;
+    /// Names of the subnets bound to a namespace by `spec.namespaces` or selectors,
+    /// or the default subnet when there is none (contract §2.2).
+    fn namespace_subnets(&self, namespace: &str) -> Arc<Vec<Arc<str>>>;
+    /// UID of the IP object of that name that exists while no port needs it, or
+    /// while it is being deleted.
+    fn orphan_ip(&self, name: &str) -> Option<Arc<str>>;
+    /// An object of a kind that is not acted on: its UID and whether its schema
+    /// has conditions.
+    fn other(&self, plural: &'static str, namespace: &str, name: &str) -> Option<Arc<str>>;
+    /// Whether the northbound schema has that column.
+    fn has_column(&self, table: &str, column: &str) -> bool;
+}
+
+/// The signature of a compile function.
+pub type Compile = fn(&dyn View, &UnitKey) -> Facts;
