@@ -1,0 +1,34 @@
+// Command coredns is CoreDNS with the plugins that a cluster's DNS needs and no
+// cloud providers' ones: those make the link long and the program big.
+package main
+
+import (
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/coremain"
+	_ "github.com/coredns/coredns/plugin/bind"
+	_ "github.com/coredns/coredns/plugin/cache"
+	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/forward"
+	_ "github.com/coredns/coredns/plugin/health"
+	_ "github.com/coredns/coredns/plugin/hosts"
+	_ "github.com/coredns/coredns/plugin/kubernetes"
+	_ "github.com/coredns/coredns/plugin/loadbalance"
+	_ "github.com/coredns/coredns/plugin/log"
+	_ "github.com/coredns/coredns/plugin/loop"
+	_ "github.com/coredns/coredns/plugin/metrics"
+	_ "github.com/coredns/coredns/plugin/ready"
+	_ "github.com/coredns/coredns/plugin/reload"
+	_ "github.com/coredns/coredns/plugin/rewrite"
+	_ "github.com/coredns/coredns/plugin/template"
+	_ "github.com/coredns/coredns/plugin/whoami"
+)
+
+// The order of directives is the order in which plugins see a query.
+func init() {
+	dnsserver.Directives = []string{
+		"reload", "bind", "ready", "health", "prometheus", "errors", "log", "loadbalance", "cache",
+		"rewrite", "template", "hosts", "kubernetes", "loop", "forward", "whoami",
+	}
+}
+
+func main() { coremain.Run() }
