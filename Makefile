@@ -1,0 +1,56 @@
+# The one list of tasks. `make help` prints it.
+#
+# Two of them do all set-up on a fresh Debian 12 machine (root, Go and Rust
+# present): `make lab` and `make test`.
+
+SHELL := /bin/bash
+CARGO ?= cargo
+LAB := target/debug/lab
+# Clusters of different tasks stand side by side.
+E2E_LAB ?= e2e
+export CARGO_TERM_COLOR ?= never
+
+.PHONY: help lab lab-down test lint unit e2e tools generate bench clean bootstrap
+
+help: ## This list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+bootstrap:
+	@scripts/bootstrap.sh
+
+$(LAB): bootstrap
+	@echo "== building the lab program"
+	@$(CARGO) build -q -p lab
+
+lab: $(LAB) ## A real two-node cluster with Weir, and a table that shows what works
+	@$(LAB) demo --nodes 2
+
+lab-down: $(LAB) ## End what `make lab` started
+	@$(LAB) down
+
+tools: $(LAB) ## Install and build what tests need (cached for all clones)
+	@$(LAB) tools
+
+test: lint unit e2e ## All tests: lints, unit, integration, end to end
+
+lint: bootstrap ## Format, clippy, dependency policy, generated files
+	@echo "== format"
+	@$(CARGO) fmt --all --check
+	@echo "== clippy"
+	@$(CARGO) clippy -q --workspace --all-targets -- -D warnings
+	@echo "== dependency policy"
+	@scripts/check-deps.sh
+
+unit: $(LAB) tools ## Unit, property, golden and integration tests (real daemons, real namespaces)
+	@echo "== unit and integration tests"
+	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test --workspace --exclude e2e
+
+e2e: $(LAB) tools ## End-to-end tests on a lab of their own
+	@echo "== end-to-end tests"
+	@scripts/e2e.sh $(LAB) $(E2E_LAB)
+
+generate: ## Write the generated files again (CRDs)
+	@$(CARGO) run -q -p crds --bin crds-gen
+
+clean: ## Remove build output (not the cache that clones share)
+	@$(CARGO) clean
