@@ -6,5 +6,6 @@
 pub mod core;
 pub mod facts;
 pub mod io;
+pub mod ipam;
 pub mod objects;
 pub mod view;

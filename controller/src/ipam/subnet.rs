@@ -1,0 +1,421 @@
+//! One subnet: up to two families and its MAC addresses.
+//!
+//! Allocation is planned first, against `&self`, and carried out only when
+//! every part of it succeeded. So a refusal cannot leave half of a dual-stack
+//! address behind.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::interval::IntervalSet;
+use super::mac::{self, Mac};
+use super::pool::{Draw, Layout, Pool, Refusal};
+use super::request::{Error, Family, Request};
+use crate::view::{Lease, Usage};
+
+/// A MAC that is free is found at the first draw unless 2^46 are in use; the
+/// bound only makes the loop finite.
+const MAC_DRAWS: u32 = 64;
+
+/// Range strings of the status end after this many ranges (with `...`): a
+/// fragmented subnet of 150,000 ports would otherwise exceed what the API server
+/// stores in one object.
+const MAX_RANGES: usize = 4096;
+
+/// What a subnet's fields say, parsed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SubnetLayout {
+    name: Arc<str>,
+    cidr: Arc<str>,
+    v4: Option<Layout>,
+    v6: Option<Layout>,
+}
+
+impl SubnetLayout {
+    /// Parses `cidrBlock`, `gateway` and `excludeIps` (contract §1.1).
+    pub(crate) fn parse<'a>(
+        name: &str,
+        cidr: &str,
+        gateway: &str,
+        excludes: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, Error> {
+        let invalid = |detail: String| Error::InvalidSubnet { subnet: name.into(), detail };
+        let mut layout = Self { name: name.into(), cidr: cidr.into(), v4: None, v6: None };
+        for text in split(cidr) {
+            let net: IpNet = text
+                .parse()
+                .map_err(|_| invalid(format!("cidrBlock: {text:?} is not a CIDR such as 10.16.0.0/16")))?;
+            let net = net.trunc();
+            let (family, slot) = match net {
+                IpNet::V4(_) => (Family::V4, &mut layout.v4),
+                IpNet::V6(_) => (Family::V6, &mut layout.v6),
+            };
+            let new = Layout { family, cidr: net, gateway: None, excludes: IntervalSet::default() };
+            if slot.replace(new).is_some() {
+                return Err(invalid(format!(
+                    "cidrBlock: {cidr:?} has two blocks of one family; give one per family"
+                )));
+            }
+        }
+        if layout.v4.is_none() && layout.v6.is_none() {
+            return Err(invalid("cidrBlock is empty; give a CIDR such as 10.16.0.0/16".into()));
+        }
+        for text in split(gateway) {
+            let ip: IpAddr =
+                text.parse().map_err(|_| invalid(format!("gateway: {text:?} is not an IP address")))?;
+            let (family, number) = Family::number(ip);
+            if let Some(part) = layout.part(family).filter(|p| p.cidr.contains(&ip)) {
+                part.gateway = Some(number);
+            }
+        }
+        for text in excludes {
+            let (first, last) = text.split_once("..").unwrap_or((text, text));
+            let ends = first.trim().parse::<IpAddr>().ok().zip(last.trim().parse::<IpAddr>().ok());
+            let ends = ends.map(|(a, b)| (Family::number(a), Family::number(b)));
+            match ends {
+                Some(((f, a), (g, b))) if f == g && a <= b => {
+                    if let Some(part) = layout.part(f) {
+                        let low = Family::number(part.cidr.network()).1.max(a);
+                        let high = Family::number(part.cidr.broadcast()).1.min(b);
+                        part.excludes.insert(low, high);
+                    }
+                }
+                _ => {
+                    return Err(invalid(format!(
+                        "excludeIps: {text:?} is neither an address nor a range such as 10.16.0.2..10.16.0.9"
+                    )));
+                }
+            }
+        }
+        for part in [layout.v4.as_mut(), layout.v6.as_mut()].into_iter().flatten() {
+            if let Some(gateway) = part.gateway {
+                part.excludes.remove(gateway, gateway);
+            }
+        }
+        Ok(layout)
+    }
+
+    fn part(&mut self, family: Family) -> Option<&mut Layout> {
+        match family {
+            Family::V4 => self.v4.as_mut(),
+            Family::V6 => self.v6.as_mut(),
+        }
+    }
+}
+
+fn split(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|t| !t.is_empty())
+}
+
+/// What an allocation will do.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    v4: Option<Draw>,
+    v6: Option<Draw>,
+    mac: Mac,
+}
+
+/// The pools of one subnet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SubnetPool {
+    name: Arc<str>,
+    cidr: Arc<str>,
+    v4: Option<Pool>,
+    v6: Option<Pool>,
+    /// Who uses a MAC. More than one holder only after a restore of what was so.
+    macs: HashMap<Mac, Vec<Arc<str>>>,
+    /// MAC of the subnet's router port, never given to a port.
+    router_mac: Option<Mac>,
+    /// Number of leases, and of those with an excluded (not gateway) address.
+    leases: u128,
+    excluded: u128,
+}
+
+impl SubnetPool {
+    pub(crate) fn new(layout: SubnetLayout) -> Self {
+        Self {
+            name: layout.name,
+            cidr: layout.cidr,
+            v4: layout.v4.map(Pool::new),
+            v6: layout.v6.map(Pool::new),
+            macs: HashMap::new(),
+            router_mac: None,
+            leases: 0,
+            excluded: 0,
+        }
+    }
+
+    /// The layout differs from what the pools were built from.
+    pub(crate) fn differs(&self, layout: &SubnetLayout) -> bool {
+        self.cidr != layout.cidr
+            || self.v4.as_ref().map(Pool::layout) != layout.v4.as_ref()
+            || self.v6.as_ref().map(Pool::layout) != layout.v6.as_ref()
+    }
+
+    /// Rebuilds the families whose layout changed. `leases` are this subnet's: a
+    /// family that is new may be older than some of them.
+    pub(crate) fn reconfigure<'a>(
+        &mut self,
+        layout: SubnetLayout,
+        leases: impl Iterator<Item = &'a Arc<Lease>>,
+    ) {
+        self.cidr = layout.cidr;
+        let rebuild = |old: Option<Pool>, new: Option<Layout>| match (old, new) {
+            (Some(pool), Some(layout)) => Some(pool.reconfigured(layout)),
+            (_, new) => new.map(Pool::new),
+        };
+        self.v4 = rebuild(self.v4.take(), layout.v4);
+        self.v6 = rebuild(self.v6.take(), layout.v6);
+        self.excluded = 0;
+        for lease in leases {
+            for (pool, address) in [(&mut self.v4, number(lease.v4)), (&mut self.v6, number(lease.v6))] {
+                if let Some((pool, address)) = pool.as_mut().zip(address)
+                    && pool.holder(address).is_none()
+                {
+                    pool.take(Draw { address, refill: false }, lease.port.clone());
+                }
+            }
+            self.excluded += u128::from(self.is_excluded(lease));
+        }
+    }
+
+    pub(crate) fn set_router_mac(&mut self, mac: Option<Mac>) {
+        self.router_mac = mac;
+    }
+
+    fn pool(&self, family: Family) -> Option<&Pool> {
+        match family {
+            Family::V4 => self.v4.as_ref(),
+            Family::V6 => self.v6.as_ref(),
+        }
+    }
+
+    /// Decides what `request` gets here. `current` is the port's lease if it is on
+    /// this subnet.
+    pub(crate) fn plan(&self, request: &Request, current: Option<&Lease>, seed: u64) -> Result<Plan, Error> {
+        if let Some(family) = request.family.filter(|f| self.pool(*f).is_none()) {
+            return Err(self.no_family(family, "annotation ip_family".into()));
+        }
+        let v4 =
+            self.plan_family(Family::V4, request, number(request.v4), current.and_then(|l| number(l.v4)))?;
+        let v6 =
+            self.plan_family(Family::V6, request, number(request.v6), current.and_then(|l| number(l.v6)))?;
+        let mac = self.plan_mac(request, current, seed)?;
+        Ok(Plan { v4, v6, mac })
+    }
+
+    fn plan_family(
+        &self,
+        family: Family,
+        request: &Request,
+        asked: Option<u128>,
+        current: Option<u128>,
+    ) -> Result<Option<Draw>, Error> {
+        if request.family.is_some_and(|only| only != family) {
+            return match asked {
+                Some(address) => Err(Error::InvalidRequest(format!(
+                    "port {}: address {} was requested, but annotation ip_family asks for the other family only; \
+                     remove one of the two",
+                    request.port,
+                    family.address(address)
+                ))),
+                None => Ok(None),
+            };
+        }
+        let Some(pool) = self.pool(family) else {
+            return match asked {
+                Some(address) => Err(self.no_family(family, format!("address {}", family.address(address)))),
+                None => Ok(None),
+            };
+        };
+        if let Some(address) = asked {
+            return pool.check(address, &request.port).map(Some).map_err(|refusal| match refusal {
+                Refusal::OutOfRange => Error::OutOfRange {
+                    subnet: self.name.clone(),
+                    cidr: self.cidr.clone(),
+                    address: pool.text(address),
+                },
+                Refusal::Gateway => self.conflict(pool.text(address).to_string(), "its gateway".into()),
+                Refusal::Held(holder) => self.conflict(pool.text(address).to_string(), holder),
+            });
+        }
+        if let Some(address) = current {
+            return Ok(Some(Draw { address, refill: false }));
+        }
+        let avoid = |number: u128| request.avoid.contains(&family.address(number));
+        pool.draw(avoid).map(Some).ok_or_else(|| Error::Exhausted {
+            subnet: self.name.clone(),
+            cidr: self.cidr.clone(),
+            family: family.name(),
+        })
+    }
+
+    fn plan_mac(&self, request: &Request, current: Option<&Lease>, seed: u64) -> Result<Mac, Error> {
+        let taken = |mac: Mac| {
+            if self.router_mac == Some(mac) {
+                return Some(Arc::from("its router port"));
+            }
+            self.macs.get(&mac)?.iter().find(|p| **p != request.port).cloned()
+        };
+        if let Some(mac) = request.mac {
+            return match taken(mac) {
+                Some(holder) => Err(self.conflict(mac::format(mac), holder)),
+                None => Ok(mac),
+            };
+        }
+        if let Some(mac) = current.and_then(|l| mac::parse(&l.mac)) {
+            return Ok(mac);
+        }
+        (0..MAC_DRAWS)
+            .map(|attempt| mac::draw(seed, &[&self.name, &request.port, &request.owner], attempt))
+            .find(|mac| taken(*mac).is_none())
+            .ok_or_else(|| self.conflict("any MAC".into(), "other ports".into()))
+    }
+
+    /// Carries out a plan; the port must hold nothing here any more.
+    pub(crate) fn carry_out(&mut self, plan: &Plan, request: &Request) -> Lease {
+        let lease = Lease {
+            port: request.port.clone(),
+            subnet: self.name.clone(),
+            v4: plan.v4.and_then(|d| match Family::V4.address(d.address) {
+                IpAddr::V4(a) => Some(a),
+                IpAddr::V6(_) => None,
+            }),
+            v6: plan.v6.map(|d| Ipv6Addr::from(d.address)),
+            mac: mac::format(plan.mac).into(),
+            owner: request.owner.clone(),
+        };
+        for (pool, draw) in [(&mut self.v4, plan.v4), (&mut self.v6, plan.v6)] {
+            if let Some((pool, draw)) = pool.as_mut().zip(draw) {
+                pool.take(draw, request.port.clone());
+            }
+        }
+        self.count(&lease);
+        lease
+    }
+
+    /// Checks that an existing lease can be put back.
+    pub(crate) fn restorable(&self, lease: &Lease) -> Result<(), Error> {
+        if mac::parse(&lease.mac).is_none() {
+            return Err(Error::InvalidRequest(format!(
+                "port {}: its recorded MAC {:?} is not a MAC address; correct or delete its IP object",
+                lease.port, lease.mac
+            )));
+        }
+        for (pool, address) in [(&self.v4, number(lease.v4)), (&self.v6, number(lease.v6))] {
+            if let Some((pool, address)) = pool.as_ref().zip(address)
+                && let Some(holder) = pool.holder(address).filter(|h| **h != lease.port)
+            {
+                return Err(self.conflict(pool.text(address).to_string(), holder.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts back a lease that [`Self::restorable`] accepted. An address outside
+    /// the block stays with its port and is not counted.
+    pub(crate) fn put_back(&mut self, lease: &Lease) {
+        for (pool, address) in [(&mut self.v4, number(lease.v4)), (&mut self.v6, number(lease.v6))] {
+            if let Some((pool, address)) = pool.as_mut().zip(address) {
+                pool.take(Draw { address, refill: false }, lease.port.clone());
+            }
+        }
+        self.count(lease);
+    }
+
+    fn count(&mut self, lease: &Lease) {
+        if let Some(mac) = mac::parse(&lease.mac) {
+            self.macs.entry(mac).or_default().push(lease.port.clone());
+        }
+        self.leases += 1;
+        self.excluded += u128::from(self.is_excluded(lease));
+    }
+
+    /// Takes back everything a lease holds here.
+    pub(crate) fn release(&mut self, lease: &Lease) {
+        self.leases -= 1;
+        self.excluded -= u128::from(self.is_excluded(lease));
+        for (pool, address) in [(&mut self.v4, number(lease.v4)), (&mut self.v6, number(lease.v6))] {
+            if let Some((pool, address)) = pool.as_mut().zip(address)
+                && pool.holder(address) == Some(&lease.port)
+            {
+                pool.give_back(address);
+            }
+        }
+        if let Some(mac) = mac::parse(&lease.mac)
+            && let Some(holders) = self.macs.get_mut(&mac)
+        {
+            if let Some(at) = holders.iter().position(|p| *p == lease.port) {
+                holders.swap_remove(at);
+            }
+            if holders.is_empty() {
+                self.macs.remove(&mac);
+            }
+        }
+    }
+
+    fn is_excluded(&self, lease: &Lease) -> bool {
+        let in_excludes = |pool: &Option<Pool>, address: Option<u128>| {
+            pool.as_ref().zip(address).is_some_and(|(pool, address)| pool.excluded(address))
+        };
+        in_excludes(&self.v4, number(lease.v4)) || in_excludes(&self.v6, number(lease.v6))
+    }
+
+    /// Counts and ranges for the status (contract §3.7): `using` is the number of
+    /// ports, the same for both families of a dual-stack subnet; those with an
+    /// excluded address are not counted.
+    pub(crate) fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        let using = self.leases - self.excluded;
+        if let Some(pool) = &self.v4 {
+            usage.v4_using = using;
+            usage.v4_available = pool.capacity().saturating_sub(using);
+            usage.v4_available_range = ranges(pool, &pool.available());
+            usage.v4_using_range = ranges(pool, pool.using());
+        }
+        if let Some(pool) = &self.v6 {
+            usage.v6_using = using;
+            usage.v6_available = pool.capacity().saturating_sub(using);
+            usage.v6_available_range = ranges(pool, &pool.available());
+            usage.v6_using_range = ranges(pool, pool.using());
+        }
+        usage
+    }
+
+    fn conflict(&self, address: String, holder: Arc<str>) -> Error {
+        Error::Conflict { subnet: self.name.clone(), address, holder }
+    }
+
+    fn no_family(&self, family: Family, by: String) -> Error {
+        Error::InvalidFamily { subnet: self.name.clone(), cidr: self.cidr.clone(), family: family.name(), by }
+    }
+}
+
+/// The numeric form of a lease's address.
+fn number<A: Into<IpAddr>>(address: Option<A>) -> Option<u128> {
+    address.map(|a| Family::number(a.into()).1)
+}
+
+/// `a-b,c` as in the status.
+fn ranges(pool: &Pool, set: &IntervalSet) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for (n, (first, last)) in set.spans().enumerate() {
+        if n > 0 {
+            text.push(',');
+        }
+        if n == MAX_RANGES {
+            text.push_str("...");
+            break;
+        }
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{}", pool.text(first));
+        if last > first {
+            let _ = write!(text, "-{}", pool.text(last));
+        }
+    }
+    text
+}
