@@ -1,0 +1,432 @@
+//! The replica: a database's monitored content as a value.
+//!
+//! Cloning a [`Replica`] takes a snapshot at the price of two reference counts,
+//! and keeping snapshots does not make later updates dear: tables are persistent
+//! hash tries (crate `rpds`), big sets are chunked ([`crate::AtomSet`]), so an
+//! update copies a few hundred bytes however many rows there are and however many
+//! snapshots are held.
+//!
+//! Rows hold their values by column position, in the order of the table's
+//! [layout](TableLayout), which all rows of a table share.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::sync::Arc;
+
+use rpds::HashTrieMapSync;
+use uuid::Uuid;
+
+use crate::schema::{ColumnType, Schema, TableSchema};
+use crate::sorted::{Entry, Sorted};
+use crate::value::{AtomMap, AtomSet, Value};
+
+/// A fixed hash, so that iteration order depends on content alone: simulations
+/// and tests repeat exactly.
+pub(crate) type PersistentMap<K, V> = HashTrieMapSync<K, V, BuildHasherDefault<DefaultHasher>>;
+
+/// The columns of a table that are held, and its indexes.
+#[derive(Debug, PartialEq)]
+pub struct TableLayout {
+    name: Arc<str>,
+    columns: Vec<(Arc<str>, ColumnType)>,
+    /// Positions of the columns that have an index of their own.
+    indexed: Vec<usize>,
+}
+
+impl TableLayout {
+    /// All columns among `wanted` that the table has; `None` takes all.
+    /// Indexed are schema indexes of one column, and those of `extra`.
+    pub(crate) fn new(name: &str, schema: &TableSchema, wanted: Option<&[String]>, extra: &[String]) -> Self {
+        let columns: Vec<(Arc<str>, ColumnType)> = schema
+            .columns
+            .iter()
+            .filter(|(column, _)| wanted.is_none_or(|w| w.contains(column)))
+            .map(|(column, schema)| (column.as_str().into(), schema.ty.clone()))
+            .collect();
+        let single = |column: &str| schema.indexes.iter().any(|i| i.len() == 1 && i[0] == column);
+        let indexed = (0..columns.len())
+            .filter(|&i| single(&columns[i].0) || extra.iter().any(|e| **e == *columns[i].0))
+            .collect();
+        Self { name: name.into(), columns, indexed }
+    }
+
+    /// Name of the table.
+    pub fn table(&self) -> &Arc<str> {
+        &self.name
+    }
+    /// Names and types of the columns held, sorted by name.
+    pub fn columns(&self) -> &[(Arc<str>, ColumnType)] {
+        &self.columns
+    }
+    /// Position of a column.
+    pub fn position(&self, column: &str) -> Option<usize> {
+        self.columns.binary_search_by(|(name, _)| (**name).cmp(column)).ok()
+    }
+    pub(crate) fn defaults(&self) -> Box<[Value]> {
+        self.columns.iter().map(|(_, ty)| ty.default_value()).collect()
+    }
+}
+
+/// One row. Held in `Arc`s: cloning those is cheap.
+#[derive(Clone)]
+pub struct Row {
+    /// The row's UUID.
+    pub uuid: Uuid,
+    layout: Arc<TableLayout>,
+    values: Box<[Value]>,
+}
+
+impl Row {
+    pub(crate) fn new(uuid: Uuid, layout: Arc<TableLayout>, values: Box<[Value]>) -> Self {
+        Self { uuid, layout, values }
+    }
+    /// Name of the row's table.
+    pub fn table(&self) -> &Arc<str> {
+        &self.layout.name
+    }
+    /// The value of a column; `None` for a column that is not held.
+    pub fn get(&self, column: &str) -> Option<&Value> {
+        self.layout.position(column).map(|i| &self.values[i])
+    }
+    /// The string of a scalar or of a filled optional column.
+    pub fn str(&self, column: &str) -> Option<&str> {
+        self.get(column)?.as_str()
+    }
+    /// The integer of a scalar or of a filled optional column.
+    pub fn i64(&self, column: &str) -> Option<i64> {
+        self.get(column)?.as_i64()
+    }
+    /// The boolean of a scalar or of a filled optional column.
+    pub fn bool(&self, column: &str) -> Option<bool> {
+        self.get(column)?.as_bool()
+    }
+    /// The reference of a scalar or of a filled optional column.
+    pub fn reference(&self, column: &str) -> Option<Uuid> {
+        self.get(column)?.as_uuid()
+    }
+    /// The set of a set column.
+    pub fn set(&self, column: &str) -> Option<&AtomSet> {
+        self.get(column)?.as_set()
+    }
+    /// The map of a map column.
+    pub fn map(&self, column: &str) -> Option<&AtomMap> {
+        self.get(column)?.as_map()
+    }
+    /// The value of a key in a map column of strings.
+    pub fn map_get(&self, column: &str, key: &str) -> Option<&str> {
+        self.get(column)?.map_get(key)
+    }
+    /// Names and values of all columns held, sorted by name.
+    pub fn columns(&self) -> impl Iterator<Item = (&Arc<str>, &Value)> + '_ {
+        self.layout.columns.iter().map(|(name, _)| name).zip(self.values.iter())
+    }
+    /// Values in the order of the layout.
+    pub(crate) fn values(&self) -> &[Value] {
+        &self.values
+    }
+    pub(crate) fn layout(&self) -> &Arc<TableLayout> {
+        &self.layout
+    }
+}
+
+impl PartialEq for Row {
+    fn eq(&self, other: &Self) -> bool {
+        self.uuid == other.uuid
+            && if Arc::ptr_eq(&self.layout, &other.layout) {
+                self.values == other.values
+            } else {
+                self.columns().eq(other.columns())
+            }
+    }
+}
+impl Eq for Row {}
+
+impl fmt::Debug for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ", self.layout.name, self.uuid)?;
+        f.debug_map().entries(self.columns()).finish()
+    }
+}
+
+/// One change of one row: inserted (`old` is `None`), deleted (`new` is `None`) or
+/// modified.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowChange {
+    /// The table.
+    pub table: Arc<str>,
+    /// The row.
+    pub uuid: Uuid,
+    /// Before.
+    pub old: Option<Arc<Row>>,
+    /// After.
+    pub new: Option<Arc<Row>>,
+}
+
+impl Entry for Uuid {
+    type Key = Uuid;
+    fn key(&self) -> &Uuid {
+        self
+    }
+}
+
+/// The rows that have one value in an indexed column. Nearly always one.
+#[derive(Clone)]
+enum Bucket {
+    One(Uuid),
+    Many(Sorted<Uuid>),
+}
+
+/// Rows by the value of one column.
+#[derive(Clone)]
+struct Index {
+    column: usize,
+    rows: PersistentMap<Value, Bucket>,
+}
+
+impl Index {
+    fn add(&mut self, row: &Row) {
+        let value = &row.values[self.column];
+        let bucket = match self.rows.get(value) {
+            None => Bucket::One(row.uuid),
+            Some(Bucket::One(other)) => Bucket::Many(Sorted::from_unsorted(vec![*other, row.uuid])),
+            Some(Bucket::Many(many)) => {
+                let mut many = many.clone();
+                many.insert(row.uuid);
+                Bucket::Many(many)
+            }
+        };
+        self.rows.insert_mut(value.clone(), bucket);
+    }
+
+    fn remove(&mut self, row: &Row) {
+        let value = &row.values[self.column];
+        match self.rows.get(value) {
+            Some(Bucket::Many(many)) if many.len() > 1 => {
+                let mut many = many.clone();
+                many.remove(&row.uuid);
+                self.rows.insert_mut(value.clone(), Bucket::Many(many));
+            }
+            _ => {
+                self.rows.remove_mut(value);
+            }
+        }
+    }
+}
+
+/// The rows of one table.
+#[derive(Clone)]
+pub struct Table {
+    layout: Arc<TableLayout>,
+    rows: PersistentMap<Uuid, Arc<Row>>,
+    indexes: Vec<Index>,
+}
+
+impl Table {
+    pub(crate) fn new(layout: Arc<TableLayout>) -> Self {
+        let index = |&column: &usize| Index { column, rows: PersistentMap::default() };
+        let indexes = layout.indexed.iter().map(index).collect();
+        Self { layout, rows: PersistentMap::default(), indexes }
+    }
+    /// Name of the table.
+    pub fn name(&self) -> &Arc<str> {
+        &self.layout.name
+    }
+    /// The columns held.
+    pub fn layout(&self) -> &Arc<TableLayout> {
+        &self.layout
+    }
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.rows.size()
+    }
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+    /// All rows, in an order that depends on their UUIDs alone.
+    pub fn rows(&self) -> impl Iterator<Item = &Arc<Row>> + '_ {
+        self.rows.values()
+    }
+    /// One row.
+    pub fn get(&self, uuid: &Uuid) -> Option<&Arc<Row>> {
+        self.rows.get(uuid)
+    }
+    /// Rows whose column equals a value: by an index where the schema or the
+    /// session declares one for this column, else by looking at every row.
+    pub fn find_by<'a>(
+        &'a self,
+        column: &str,
+        value: &Value,
+    ) -> impl Iterator<Item = &'a Arc<Row>> + use<'a> {
+        let position = self.layout.position(column);
+        let wanted = position.and_then(|p| value.clone().shaped(&self.layout.columns[p].1));
+        let index = position.and_then(|p| self.indexes.iter().find(|i| i.column == p));
+        let (mut one, mut many, mut scan) = (None, None, None);
+        match (index, position, wanted) {
+            (Some(index), _, Some(wanted)) => match index.rows.get(&wanted) {
+                Some(Bucket::One(uuid)) => one = self.rows.get(uuid),
+                Some(Bucket::Many(uuids)) => many = Some(uuids.iter().filter_map(|u| self.rows.get(u))),
+                None => {}
+            },
+            (None, Some(p), Some(wanted)) => {
+                scan = Some(self.rows.values().filter(move |row| row.values[p] == wanted));
+            }
+            _ => {}
+        }
+        one.into_iter().chain(many.into_iter().flatten()).chain(scan.into_iter().flatten())
+    }
+    /// The first row that [`Self::find_by`] gives.
+    pub fn find_one(&self, column: &str, value: &Value) -> Option<&Arc<Row>> {
+        self.find_by(column, value).next()
+    }
+
+    /// Puts a row, returns the one it replaces.
+    pub(crate) fn put(&mut self, row: Arc<Row>) -> Option<Arc<Row>> {
+        let old = self.rows.get(&row.uuid).cloned();
+        for index in &mut self.indexes {
+            match &old {
+                Some(old) if old.values[index.column] == row.values[index.column] => {}
+                Some(old) => {
+                    index.remove(old);
+                    index.add(&row);
+                }
+                None => index.add(&row),
+            }
+        }
+        self.rows.insert_mut(row.uuid, row);
+        old
+    }
+
+    /// Removes a row and returns it.
+    pub(crate) fn take(&mut self, uuid: &Uuid) -> Option<Arc<Row>> {
+        let old = self.rows.get(uuid).cloned()?;
+        for index in &mut self.indexes {
+            index.remove(&old);
+        }
+        self.rows.remove_mut(uuid);
+        Some(old)
+    }
+}
+
+/// The monitored content of a database at one instant.
+#[derive(Clone)]
+pub struct Replica {
+    schema: Arc<Schema>,
+    /// Sorted by name.
+    tables: Arc<Vec<Arc<Table>>>,
+}
+
+impl Replica {
+    /// An empty replica that holds the given columns (an empty list: all) of the
+    /// given tables, as far as the schema has them.
+    pub fn new(
+        schema: Arc<Schema>,
+        tables: &BTreeMap<String, Vec<String>>,
+        indexes: &[(String, String)],
+    ) -> Self {
+        let tables = tables.iter().filter_map(|(name, columns)| {
+            let extra: Vec<String> =
+                indexes.iter().filter(|(table, _)| table == name).map(|(_, column)| column.clone()).collect();
+            let wanted = (!columns.is_empty()).then_some(columns.as_slice());
+            let layout = TableLayout::new(name, schema.tables.get(name)?, wanted, &extra);
+            Some(Arc::new(Table::new(Arc::new(layout))))
+        });
+        let tables = Arc::new(tables.collect());
+        Self { schema, tables }
+    }
+
+    /// The server's schema.
+    pub fn schema(&self) -> &Arc<Schema> {
+        &self.schema
+    }
+    /// A table; `None` when it is not monitored or the server lacks it.
+    pub fn table(&self, name: &str) -> Option<&Table> {
+        self.position(name).map(|i| &*self.tables[i])
+    }
+    /// All tables, sorted by name.
+    pub fn tables(&self) -> impl Iterator<Item = &Table> + '_ {
+        self.tables.iter().map(|t| &**t)
+    }
+    /// A row of a table.
+    pub fn row(&self, table: &str, uuid: &Uuid) -> Option<&Arc<Row>> {
+        self.table(table)?.get(uuid)
+    }
+    /// Number of rows in all tables.
+    pub fn row_count(&self) -> usize {
+        self.tables.iter().map(|t| t.len()).sum()
+    }
+
+    /// The same tables without rows.
+    pub(crate) fn emptied(&self) -> Replica {
+        let tables = self.tables.iter().map(|t| Arc::new(Table::new(t.layout.clone()))).collect();
+        Self { schema: self.schema.clone(), tables: Arc::new(tables) }
+    }
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
+        self.tables.binary_search_by(|t| (**t.name()).cmp(name)).ok()
+    }
+    pub(crate) fn table_mut(&mut self, position: usize) -> &mut Table {
+        Arc::make_mut(&mut Arc::make_mut(&mut self.tables)[position])
+    }
+    pub(crate) fn table_at(&self, position: usize) -> &Table {
+        &self.tables[position]
+    }
+    /// Whether both hold the same columns with the same types and indexes.
+    pub(crate) fn same_layout(&self, other: &Replica) -> bool {
+        self.tables.len() == other.tables.len()
+            && self.tables.iter().zip(other.tables.iter()).all(|(a, b)| a.layout == b.layout)
+    }
+
+    /// What turns `old` into `self`, by table and UUID.
+    pub fn changes_since(&self, old: &Replica) -> Vec<RowChange> {
+        let mut changes = Vec::new();
+        for table in self.tables.iter() {
+            let before = old.table(table.name());
+            if before.is_some_and(|b| std::ptr::eq(b, &**table)) {
+                continue;
+            }
+            for row in table.rows() {
+                let was = before.and_then(|b| b.get(&row.uuid));
+                if was.is_none_or(|w| !Arc::ptr_eq(w, row) && w != row) {
+                    changes.push(RowChange {
+                        table: table.name().clone(),
+                        uuid: row.uuid,
+                        old: was.cloned(),
+                        new: Some(row.clone()),
+                    });
+                }
+            }
+        }
+        for before in old.tables.iter() {
+            let table = self.table(before.name());
+            if table.is_some_and(|t| std::ptr::eq(t, &**before)) {
+                continue;
+            }
+            for row in before.rows().filter(|row| table.is_none_or(|t| t.get(&row.uuid).is_none())) {
+                changes.push(RowChange {
+                    table: before.name().clone(),
+                    uuid: row.uuid,
+                    old: Some(row.clone()),
+                    new: None,
+                });
+            }
+        }
+        changes.sort_unstable_by(|a, b| (&a.table, a.uuid).cmp(&(&b.table, b.uuid)));
+        changes
+    }
+}
+
+impl PartialEq for Replica {
+    /// Same rows in the same tables.
+    fn eq(&self, other: &Self) -> bool {
+        self.tables.len() == other.tables.len()
+            && self.tables.iter().zip(other.tables.iter()).all(|(a, b)| a.name() == b.name())
+            && self.changes_since(other).is_empty()
+    }
+}
+
+impl fmt::Debug for Replica {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.tables.iter().map(|t| (t.name(), t.rows().collect::<Vec<_>>()))).finish()
+    }
+}
