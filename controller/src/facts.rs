@@ -245,6 +245,10 @@ pub enum Fields {
     /// created when missing, fields that differ are patched, deleted when no
     /// unit states it any more and it carries our finalizer.
     Object(serde_json::Value),
+    /// The object exists; created with this content when missing. What exists is
+    /// never changed or deleted by this fact: users own it from then on (default
+    /// subnets and VPC, contract §5.1).
+    Created(serde_json::Value),
     /// The object must be deleted (finalizer removed first).
     Absent,
 }
@@ -267,6 +271,19 @@ pub struct EventFact {
     pub gate: Gate,
 }
 
+/// A row of a claimed class that must stay as it is although no unit states it:
+/// its object exists but can't be compiled now (an address refused, a spec that
+/// became invalid, a feature that this version lacks). A typing error in a subnet
+/// must not tear down the cluster's network. The row's references and its
+/// memberships in groups stay too.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Keep {
+    /// One row.
+    Row(RowKey),
+    /// All rows of the table whose `external_ids` has this pair.
+    Marked(Table, &'static str, Arc<str>),
+}
+
 /// Everything that one unit states.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Facts {
@@ -278,4 +295,7 @@ pub struct Facts {
     pub kube: Vec<KubeFact>,
     /// Events.
     pub events: Vec<EventFact>,
+    /// Rows that stay although no unit states them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub keeps: Vec<Keep>,
 }

@@ -88,6 +88,53 @@ pub struct SubnetView {
     pub invalid: Option<(Arc<str>, Arc<str>)>,
 }
 
+/// Projection of a Vpc: what its router depends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VpcView {
+    /// UID.
+    pub uid: Arc<str>,
+    /// Being deleted.
+    pub deleting: bool,
+    /// It has external networks or peers: OVN must learn neighbours from ARP
+    /// requests then (contract §4.3).
+    pub learns_neighbours: bool,
+    /// Route tables named by `spec.staticRoutes`, without the main one.
+    pub route_tables: BTreeSet<Arc<str>>,
+    /// Fields of the spec that are set and that this version does not act on.
+    pub unsupported: Vec<&'static str>,
+}
+
+impl VpcView {
+    /// The projection of an object.
+    pub fn of(vpc: &crate::objects::Vpc) -> Self {
+        let spec = &vpc.spec;
+        let external = spec.enable_external || !spec.extra_external_subnets.is_empty();
+        let fields = [
+            ("namespaces", !spec.namespaces.is_empty()),
+            ("defaultSubnet", !spec.default_subnet.is_empty()),
+            ("staticRoutes", !spec.static_routes.is_empty()),
+            ("policyRoutes", !spec.policy_routes.is_empty()),
+            ("vpcPeerings", !spec.vpc_peerings.is_empty()),
+            ("enableExternal", spec.enable_external),
+            ("extraExternalSubnets", !spec.extra_external_subnets.is_empty()),
+            ("enableBfd", spec.enable_bfd),
+            ("bfdPort", spec.bfd_port.as_ref().is_some_and(|port| port.enabled)),
+        ];
+        Self {
+            uid: vpc.meta.uid.clone(),
+            deleting: vpc.meta.deleting_at.is_some(),
+            learns_neighbours: external || !spec.vpc_peerings.is_empty(),
+            route_tables: spec
+                .static_routes
+                .iter()
+                .filter(|route| !route.route_table.is_empty())
+                .map(|route| route.route_table.as_str().into())
+                .collect(),
+            unsupported: fields.into_iter().filter(|(_, set)| *set).map(|(name, _)| name).collect(),
+        }
+    }
+}
+
 /// An address lease of a port, given by IPAM before the port is compiled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Lease {
@@ -143,6 +190,10 @@ pub trait View {
     fn subnet(&self, name: &str) -> Option<Arc<SubnetView>>;
     /// UID of a Vpc, `None` when there is no such object.
     fn vpc(&self, name: &str) -> Option<Arc<str>>;
+    /// A Vpc.
+    fn vpc_view(&self, name: &str) -> Option<Arc<VpcView>> {
+        self.vpc(name).map(|uid| Arc::new(VpcView { uid, ..VpcView::default() }))
+    }
     /// UID and labels of a namespace.
     fn namespace(&self, name: &str) -> Option<Arc<(Arc<str>, StringMap)>>;
     /// The lease of a port.

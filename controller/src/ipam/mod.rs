@@ -20,9 +20,12 @@ mod request;
 mod subnet;
 #[cfg(test)]
 mod tests;
+mod unsupported;
 
 pub use request::{Error, Family, Request};
 use subnet::{SubnetLayout, SubnetPool};
+pub(crate) use unsupported::is_machine;
+pub use unsupported::unsupported;
 
 pub use crate::view::{Lease, Usage};
 

@@ -139,6 +139,9 @@ pub enum Error {
     /// The request does not parse or contradicts itself.
     #[error("{0}")]
     InvalidRequest(String),
+    /// The request is understood, but not by this version (see [`super::unsupported`]).
+    #[error("{0}")]
+    Unsupported(String),
     /// The subnet does not have the family.
     #[error(
         "subnet {subnet} ({cidr}) has no {family} addresses as asked for by {by}; remove the request, or \
@@ -212,7 +215,7 @@ impl Error {
             Self::Exhausted { .. } => 4,
             Self::InvalidFamily { .. } => 3,
             Self::OutOfRange { .. } => 2,
-            Self::InvalidRequest(_) | Self::InvalidSubnet { .. } => 1,
+            Self::InvalidRequest(_) | Self::Unsupported(_) | Self::InvalidSubnet { .. } => 1,
             Self::NoSubnet(_) => 0,
         }
     }
