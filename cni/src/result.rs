@@ -1,0 +1,345 @@
+//! The answer of ADD in the shape of the configuration's version, and the way back: what CHECK must find, read from
+//! `prevResult`.
+//!
+//! In: the agent's [`CniResponse`]. Out: the JSON object that the runtime reads.
+
+use crate::api::{CniResponse, Dns, ExpectedState, Route};
+use crate::conf::NetConf;
+use crate::error::{CniError, code};
+use crate::version::Version;
+use serde_json::{Map, Value, json};
+use std::net::IpAddr;
+
+struct Address {
+    ip: IpAddr,
+    prefix: u8,
+    gateway: Option<IpAddr>,
+}
+
+struct Via {
+    destination: String,
+    gateway: Option<IpAddr>,
+    is_v4: bool,
+}
+
+/// Builds the result of an ADD (node contract §1.3).
+///
+/// # Errors
+/// Code 999: an address, prefix or gateway that is none.
+pub fn build(conf: &NetConf, netns: &str, response: &CniResponse) -> Result<Value, CniError> {
+    let addresses = response
+        .ips
+        .iter()
+        .map(|ip| {
+            let address = parse_ip("address", &ip.ip)?;
+            let (network, prefix) =
+                parse_prefix(&ip.cidr).ok_or_else(|| internal("subnet prefix", &ip.cidr))?;
+            if network.is_ipv4() != address.is_ipv4() {
+                return Err(internal("subnet prefix of the address's family", &ip.cidr));
+            }
+            let gateway = match ip.gateway.as_str() {
+                "" => None,
+                gateway => Some(parse_ip("gateway", gateway)?),
+            };
+            Ok(Address { ip: address, prefix, gateway })
+        })
+        .collect::<Result<Vec<_>, CniError>>()?;
+    let routes = if response.routes.is_empty() {
+        // Nothing read back from a kernel (we are only the IPAM, or there is no network device): say the default.
+        addresses.iter().filter_map(|address| address.gateway).map(default_via).collect()
+    } else {
+        response.routes.iter().filter_map(via).collect::<Vec<_>>()
+    };
+    let dns = if response.dns.is_empty() { &conf.dns } else { &response.dns };
+
+    let mut result = Map::new();
+    result.insert("cniVersion".into(), conf.version.as_str().into());
+    if conf.version <= Version::V020 {
+        for (key, v4) in [("ip4", true), ("ip6", false)] {
+            if let Some(address) = addresses.iter().find(|address| address.ip.is_ipv4() == v4) {
+                let mut entry = address_object("ip", address);
+                let own: Vec<_> = routes.iter().filter(|via| via.is_v4 == v4).map(via_object).collect();
+                if !own.is_empty() {
+                    entry.insert("routes".into(), own.into());
+                }
+                result.insert(key.into(), entry.into());
+            }
+        }
+    } else {
+        result.insert("interfaces".into(), json!([interface(conf, netns, response)]));
+        let ips: Vec<Value> = addresses
+            .iter()
+            .map(|address| {
+                let mut entry = address_object("address", address);
+                entry.insert("interface".into(), 0.into());
+                if conf.version < Version::V100 {
+                    entry.insert("version".into(), if address.ip.is_ipv4() { "4" } else { "6" }.into());
+                }
+                entry.into()
+            })
+            .collect();
+        if !ips.is_empty() {
+            result.insert("ips".into(), ips.into());
+        }
+        if !routes.is_empty() {
+            result.insert("routes".into(), routes.iter().map(via_object).collect());
+        }
+    }
+    result.insert("dns".into(), dns_object(dns));
+    Ok(result.into())
+}
+
+fn interface(conf: &NetConf, netns: &str, response: &CniResponse) -> Value {
+    let mut interface = Map::new();
+    // As someone's IPAM we made no interface, yet addresses refer to one: it is listed without a name.
+    let name = if conf.is_delegate() { "" } else { &response.nicname };
+    interface.insert("name".into(), name.into());
+    if !conf.is_delegate() && !response.mac_address.is_empty() {
+        interface.insert("mac".into(), response.mac_address.clone().into());
+    }
+    if conf.version >= Version::V110 && !conf.is_delegate() && response.mtu > 0 {
+        interface.insert("mtu".into(), response.mtu.into());
+    }
+    if !netns.is_empty() {
+        interface.insert("sandbox".into(), netns.into());
+    }
+    interface.into()
+}
+
+fn address_object(key: &str, address: &Address) -> Map<String, Value> {
+    let mut entry = Map::new();
+    entry.insert(key.into(), format!("{}/{}", address.ip, address.prefix).into());
+    if let Some(gateway) = address.gateway {
+        entry.insert("gateway".into(), gateway.to_string().into());
+    }
+    entry
+}
+
+fn via_object(via: &Via) -> Value {
+    match via.gateway {
+        Some(gateway) => json!({"dst": via.destination, "gw": gateway.to_string()}),
+        None => json!({"dst": via.destination}),
+    }
+}
+
+fn dns_object(dns: &Dns) -> Value {
+    serde_json::to_value(dns).unwrap_or_else(|_| json!({}))
+}
+
+fn default_via(gateway: IpAddr) -> Via {
+    let destination = if gateway.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+    Via { destination: destination.into(), gateway: Some(gateway), is_v4: gateway.is_ipv4() }
+}
+
+/// A route of the agent; one without a usable destination says nothing and is left out.
+fn via(route: &Route) -> Option<Via> {
+    let gateway: Option<IpAddr> = route.gw.parse().ok();
+    if route.dst.is_empty() {
+        return gateway.map(default_via);
+    }
+    let (network, prefix) = parse_prefix(&route.dst)?;
+    Some(Via { destination: format!("{network}/{prefix}"), gateway, is_v4: network.is_ipv4() })
+}
+
+/// `address/length`, or a bare address with its full length.
+fn parse_prefix(text: &str) -> Option<(IpAddr, u8)> {
+    let (ip, length) = match text.split_once('/') {
+        Some((ip, length)) => (ip.parse::<IpAddr>().ok()?, Some(length.parse::<u8>().ok()?)),
+        None => (text.parse::<IpAddr>().ok()?, None),
+    };
+    let full = if ip.is_ipv4() { 32 } else { 128 };
+    let length = length.unwrap_or(full);
+    (length <= full).then_some((ip, length))
+}
+
+fn parse_ip(what: &str, text: &str) -> Result<IpAddr, CniError> {
+    text.parse().map_err(|_| internal(what, text))
+}
+
+fn internal(what: &str, text: &str) -> CniError {
+    CniError::new(code::INTERNAL, format!("the node agent answered {text:?}, which is no {what}"))
+}
+
+/// What CHECK has to find, from `prevResult` (its shape from 0.3.0 on; CHECK does not exist before 0.4.0).
+pub fn expected(prev_result: &Value, ifname: &str, netns: &str) -> ExpectedState {
+    let list =
+        |key: &str| prev_result.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let text =
+        |object: &Value, key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let interfaces = list("interfaces");
+    // The pod's interface among those of the whole chain; an empty name is ours as somebody's IPAM.
+    let ours = interfaces.iter().position(|interface| {
+        let name = text(interface, "name");
+        (name == ifname || name.is_empty()) && text(interface, "sandbox") == netns
+    });
+    let belongs = |ip: &&Value| match (ip.get("interface").and_then(Value::as_u64), ours) {
+        (Some(index), Some(ours)) => usize::try_from(index) == Ok(ours),
+        (Some(_), None) => false,
+        (None, _) => true,
+    };
+    ExpectedState {
+        mac_address: ours.and_then(|index| interfaces.get(index)).map(|i| text(i, "mac")).unwrap_or_default(),
+        addresses: list("ips").iter().filter(belongs).map(|ip| text(ip, "address")).collect(),
+        routes: list("routes")
+            .iter()
+            .map(|route| Route { dst: text(route, "dst"), gw: text(route, "gw") })
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::IpConfig;
+    use crate::conf;
+    use rstest::rstest;
+
+    fn configuration(version: &str, plugin: &str) -> NetConf {
+        let text = format!(
+            r#"{{"cniVersion":"{version}","name":"n","type":"{plugin}","server_socket":"/s","ipam":{{"server_socket":"/s"}}}}"#
+        );
+        conf::parse(text.as_bytes()).unwrap()
+    }
+
+    fn dual() -> CniResponse {
+        let ip = |protocol: &str, ip: &str, cidr: &str, gateway: &str| IpConfig {
+            protocol: protocol.into(),
+            ip: ip.into(),
+            cidr: cidr.into(),
+            gateway: gateway.into(),
+        };
+        CniResponse {
+            ips: vec![
+                ip("IPv4", "10.16.0.5", "10.16.0.0/16", "10.16.0.1"),
+                ip("IPv6", "fd00:10:16::5", "fd00:10:16::/112", "fd00:10:16::1"),
+            ],
+            mac_address: "00:00:00:11:22:33".into(),
+            routes: vec![
+                Route { dst: String::new(), gw: "10.16.0.1".into() },
+                Route { dst: "10.16.0.0/16".into(), gw: String::new() },
+                Route { dst: "::/0".into(), gw: "fd00:10:16::1".into() },
+            ],
+            mtu: 1400,
+            nicname: "eth0".into(),
+            ..CniResponse::default()
+        }
+    }
+
+    #[test]
+    fn newest_shape() {
+        let result = build(&configuration("1.1.0", "kube-ovn"), "/ns", &dual()).unwrap();
+        assert_eq!(
+            result,
+            json!({
+                "cniVersion": "1.1.0",
+                "interfaces": [{"name": "eth0", "mac": "00:00:00:11:22:33", "mtu": 1400, "sandbox": "/ns"}],
+                "ips": [
+                    {"interface": 0, "address": "10.16.0.5/16", "gateway": "10.16.0.1"},
+                    {"interface": 0, "address": "fd00:10:16::5/112", "gateway": "fd00:10:16::1"},
+                ],
+                "routes": [
+                    {"dst": "0.0.0.0/0", "gw": "10.16.0.1"},
+                    {"dst": "10.16.0.0/16"},
+                    {"dst": "::/0", "gw": "fd00:10:16::1"},
+                ],
+                "dns": {},
+            })
+        );
+    }
+
+    #[rstest]
+    #[case("0.3.0")]
+    #[case("0.3.1")]
+    #[case("0.4.0")]
+    fn middle_shape_says_the_family(#[case] version: &str) {
+        let result = build(&configuration(version, "kube-ovn"), "/ns", &dual()).unwrap();
+        assert_eq!(result["cniVersion"], version);
+        assert_eq!(result["ips"][0]["version"], "4");
+        assert_eq!(result["ips"][1]["version"], "6");
+        assert_eq!(result["interfaces"][0].get("mtu"), None);
+    }
+
+    #[test]
+    fn shape_of_1_0() {
+        let result = build(&configuration("1.0.0", "kube-ovn"), "/ns", &dual()).unwrap();
+        assert_eq!(result["ips"][0].get("version"), None);
+        assert_eq!(result["interfaces"][0].get("mtu"), None);
+    }
+
+    #[rstest]
+    #[case("0.1.0")]
+    #[case("0.2.0")]
+    fn oldest_shape(#[case] version: &str) {
+        let result = build(&configuration(version, "kube-ovn"), "/ns", &dual()).unwrap();
+        assert_eq!(
+            result,
+            json!({
+                "cniVersion": version,
+                "ip4": {
+                    "ip": "10.16.0.5/16", "gateway": "10.16.0.1",
+                    "routes": [{"dst": "0.0.0.0/0", "gw": "10.16.0.1"}, {"dst": "10.16.0.0/16"}],
+                },
+                "ip6": {
+                    "ip": "fd00:10:16::5/112", "gateway": "fd00:10:16::1",
+                    "routes": [{"dst": "::/0", "gw": "fd00:10:16::1"}],
+                },
+                "dns": {},
+            })
+        );
+    }
+
+    #[test]
+    fn a_delegates_interface_has_no_name_and_default_routes_are_said() {
+        let mut response = dual();
+        response.routes.clear();
+        let result = build(&configuration("1.1.0", "macvlan"), "/ns", &response).unwrap();
+        assert_eq!(result["interfaces"], json!([{"name": "", "sandbox": "/ns"}]));
+        assert_eq!(
+            result["routes"],
+            json!([{"dst": "0.0.0.0/0", "gw": "10.16.0.1"}, {"dst": "::/0", "gw": "fd00:10:16::1"}])
+        );
+    }
+
+    #[test]
+    fn a_pod_without_address_still_has_an_interface() {
+        let response = CniResponse {
+            mac_address: "m".into(),
+            nicname: "eth0".into(),
+            mtu: 1500,
+            ..CniResponse::default()
+        };
+        let result = build(&configuration("0.3.1", "kube-ovn"), "/ns", &response).unwrap();
+        assert_eq!(result["interfaces"][0]["mac"], "m");
+        assert_eq!(result.get("ips"), None);
+    }
+
+    #[test]
+    fn nonsense_from_the_agent_is_an_error_or_left_out() {
+        let mut response = dual();
+        response.ips[0].cidr = "10.16.0.0/33".into();
+        assert_eq!(build(&configuration("1.1.0", "kube-ovn"), "/ns", &response).unwrap_err().code, 999);
+        response.ips[0].cidr = "fd00::/64".into();
+        assert_eq!(build(&configuration("1.1.0", "kube-ovn"), "/ns", &response).unwrap_err().code, 999);
+        let mut response = dual();
+        response.routes = vec![Route { dst: "nowhere".into(), gw: "10.16.0.1".into() }, Route::default()];
+        let result = build(&configuration("1.1.0", "kube-ovn"), "/ns", &response).unwrap();
+        assert_eq!(result.get("routes"), None);
+    }
+
+    #[test]
+    fn check_reads_back_what_add_printed() {
+        let result = build(&configuration("1.1.0", "kube-ovn"), "/ns", &dual()).unwrap();
+        let mut chained = result.clone();
+        // A later plugin of the chain put its own interface in front.
+        chained["interfaces"].as_array_mut().unwrap().insert(0, json!({"name": "host0", "mac": "other"}));
+        for ip in chained["ips"].as_array_mut().unwrap() {
+            ip["interface"] = 1.into();
+        }
+        for value in [result, chained] {
+            let state = expected(&value, "eth0", "/ns");
+            assert_eq!(state.mac_address, "00:00:00:11:22:33");
+            assert_eq!(state.addresses, ["10.16.0.5/16", "fd00:10:16::5/112"]);
+            assert_eq!(state.routes.len(), 3);
+        }
+    }
+}
