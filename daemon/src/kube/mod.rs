@@ -1,0 +1,20 @@
+//! What the agent knows of the cluster, and what it tells the API server.
+//!
+//! In: watches of this node's pods, all nodes, subnets and Service CIDRs,
+//! decoded into projected facts that hold only the fields used. Out: snapshots
+//! behind watch channels ([`Reflection`]), which requests wait on; and small
+//! merge patches.
+
+mod client;
+mod events;
+mod facts;
+mod patch;
+mod reflect;
+
+pub use client::client;
+pub use events::{EventSink, EventType, ObjectRef, Recorder};
+pub use facts::{
+    NatPolicyRule, NodeFacts, PodFacts, PodKey, ServiceCidrFacts, SubnetFacts, UnavailableCondition,
+};
+pub use patch::{KubeError, annotate_node, set_network_unavailable};
+pub use reflect::{Cluster, Fact, Loaded, Reflection, WatchStatus, spawn_watches};

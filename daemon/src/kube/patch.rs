@@ -1,0 +1,64 @@
+//! The few writes of the agent: annotations and one condition of its node.
+//!
+//! Merge patches carry only our own fields; nothing is sent when the cached
+//! object already says it (the callers compare).
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::json;
+
+/// A refused or lost write. Retrying is right unless the object is gone.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation}: {source}")]
+pub struct KubeError {
+    operation: &'static str,
+    source: Box<kube::Error>,
+}
+
+impl KubeError {
+    fn new(operation: &'static str, source: kube::Error) -> Self {
+        Self { operation, source: Box::new(source) }
+    }
+}
+
+/// Sets one annotation of a node.
+///
+/// # Errors
+/// When the API server refuses or can't be reached.
+pub async fn annotate_node(client: &Client, node: &str, key: &str, value: &str) -> Result<(), KubeError> {
+    let patch = json!({"metadata": {"annotations": {key: value}}});
+    Api::<Node>::all(client.clone())
+        .patch_metadata(node, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .map(|_| ())
+        .map_err(|error| KubeError::new("annotate the node", error))
+}
+
+/// Sets the node condition `NetworkUnavailable`. Conditions are a list keyed
+/// by type, so a strategic merge leaves kubelet's alone.
+///
+/// # Errors
+/// When the API server refuses or can't be reached.
+pub async fn set_network_unavailable(
+    client: &Client,
+    node: &str,
+    unavailable: bool,
+    reason: &str,
+    message: &str,
+) -> Result<(), KubeError> {
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let patch = json!({"status": {"conditions": [{
+        "type": "NetworkUnavailable",
+        "status": if unavailable { "True" } else { "False" },
+        "reason": reason,
+        "message": message,
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }]}});
+    Api::<Node>::all(client.clone())
+        .patch_status(node, &PatchParams::default(), &Patch::Strategic(patch))
+        .await
+        .map(|_| ())
+        .map_err(|error| KubeError::new("set the node's condition", error))
+}

@@ -1,0 +1,79 @@
+//! The kernel's network state by rtnetlink, wrapped in one place.
+//!
+//! In: plain requests ([`Route`], [`Veth`] …) on a [`Netlink`] handle that is
+//! bound to one namespace for life. Out: plain values and typed [`Error`]s.
+//! The rest of the daemon sees no type of the netlink crates, which break
+//! their interface every few weeks.
+
+mod addr;
+mod error;
+mod link;
+mod monitor;
+mod neigh;
+mod route;
+mod rule;
+mod types;
+
+pub use addr::Address;
+pub use error::{Error, Result};
+pub use link::{Link, Veth};
+pub use monitor::{Change, Monitor};
+pub use neigh::Reachability;
+pub use route::{MAIN_TABLE, Route, RouteKind, Scope, protocol};
+pub use rule::Rule;
+pub use types::{Mac, ParseMacError};
+
+use crate::sys::Namespace;
+
+/// A netlink socket of one namespace. Cheap to clone; requests run in parallel.
+#[derive(Clone, Debug)]
+pub struct Netlink {
+    handle: rtnetlink::Handle,
+    /// Ends the socket's driver task with the last clone.
+    _driver: std::sync::Arc<Driver>,
+}
+
+#[derive(Debug)]
+struct Driver(tokio::task::AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Netlink {
+    /// Opens a socket in the calling thread's namespace and drives it on the
+    /// current tokio runtime.
+    ///
+    /// # Errors
+    /// When the socket can't be opened.
+    pub fn open() -> Result<Self> {
+        Self::open_on(&tokio::runtime::Handle::current())
+    }
+
+    /// Opens a socket in the calling thread's namespace (the thread may be a
+    /// helper inside another one) and drives it on `runtime`.
+    ///
+    /// # Errors
+    /// When the socket can't be opened.
+    pub fn open_on(runtime: &tokio::runtime::Handle) -> Result<Self> {
+        let _guard = runtime.enter();
+        let (connection, handle, _) =
+            rtnetlink::new_connection().map_err(|source| Error::io("open a netlink socket", source))?;
+        let driver = runtime.spawn(connection).abort_handle();
+        Ok(Self { handle, _driver: std::sync::Arc::new(Driver(driver)) })
+    }
+
+    /// Opens a socket inside `namespace`.
+    ///
+    /// # Errors
+    /// When the namespace can't be entered or the socket not be opened.
+    pub async fn in_namespace(namespace: &Namespace) -> Result<Self> {
+        let runtime = tokio::runtime::Handle::current();
+        namespace
+            .run_async(move || Self::open_on(&runtime))
+            .await
+            .map_err(|source| Error::io("enter the namespace", source))?
+    }
+}

@@ -1,0 +1,21 @@
+//! The only place in Weir where `unsafe` is allowed: system calls that no safe
+//! wrapper offers.
+//!
+//! In: names and namespace handles. Out: plain results. What lives here:
+//! network namespaces ([`Namespace`]; entered only on short-lived helper
+//! threads, because a thread's namespace sticks to it), the ethtool ioctl
+//! (checksum offload), raw Ethernet frames (address announcements), and sysctl
+//! files of another namespace. Nothing here knows Kubernetes or OVS.
+#![allow(unsafe_code)]
+
+mod ethtool;
+mod frame;
+mod netns;
+mod packet;
+mod sysctl;
+
+pub use ethtool::EthtoolSocket;
+pub use frame::{gratuitous_arp, unsolicited_neighbour_advertisement};
+pub use netns::Namespace;
+pub use packet::PacketSocket;
+pub use sysctl::{SysctlOutcome, write_sysctl};
