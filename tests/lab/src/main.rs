@@ -1,2 +1,235 @@
-//! binary
-fn main() {}
+//! `lab`: real Kubernetes clusters on one machine, from the command line.
+//!
+//! In: arguments. Out: progress on standard error, results on standard output,
+//! exit status 0 only if all went well. Everything it does is in the library.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::{Parser, Subcommand};
+
+use lab::cache::Cache;
+use lab::plan::{Family, Net};
+use lab::progress::{begin, quiet_step};
+use lab::state::{DEFAULT_NAME, Lab, lock, names};
+use lab::{api, life, netns, node, outside, packages, process, programs};
+
+#[derive(Parser)]
+#[command(name = "lab", about = "Real Kubernetes clusters on one machine, with Weir as their network")]
+struct Arguments {
+    /// Which lab: several can run side by side
+    #[arg(long, global = true, env = "WEIR_LAB", default_value = DEFAULT_NAME)]
+    name: String,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Install what the machine lacks and build the programs (cached)
+    Tools,
+    /// Build the Kubernetes programs from their Go modules (cached)
+    Programs,
+    /// Print the folder with Debian trixie's OVS and OVN programs, making it if it is missing
+    OvsRoot,
+    /// Start a cluster (or bring one to the wished number of nodes)
+    Up {
+        /// How many nodes
+        #[arg(long, default_value_t = 2)]
+        nodes: u8,
+        /// ipv4, ipv6 or dual
+        #[arg(long, default_value = "dual")]
+        family: Family,
+    },
+    /// Stop a cluster and remove everything of it, crashed or not
+    Down,
+    /// Show what runs
+    Status,
+    /// Add, remove, stop, start, reboot, cut off or heal a node
+    #[command(subcommand)]
+    Node(NodeAction),
+    /// Run a command inside a node
+    Exec {
+        /// The node, or `outside` or `control` for the other two hosts
+        host: String,
+        /// The command
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Run kubectl as the cluster's administrator
+    #[command(disable_help_flag = true)]
+    Kubectl {
+        /// Its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    #[command(hide = true)]
+    Place {
+        #[arg(long)]
+        cgroup: Option<String>,
+        #[arg(long)]
+        netns: Option<String>,
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    #[command(hide = true)]
+    NodeRun { config: PathBuf, record: PathBuf },
+    #[command(hide = true)]
+    NodeInit { config: PathBuf },
+    #[command(hide = true)]
+    OutsideServe,
+}
+
+#[derive(Subcommand)]
+enum NodeAction {
+    /// Add a node
+    Add {
+        /// Its name (default: the next nN)
+        node: Option<String>,
+    },
+    /// Stop a node and remove it from the cluster
+    Delete { node: String },
+    /// Shut a node down
+    Stop {
+        node: String,
+        /// Cut its power instead
+        #[arg(long)]
+        power: bool,
+    },
+    /// Boot a node that is off
+    Start { node: String },
+    /// Cut a node's power and boot it again
+    Reboot { node: String },
+    /// Drop all packets from and to a node, silently
+    Cut {
+        node: String,
+        /// Only eth0 (management) or eth1 (underlay)
+        #[arg(long)]
+        net: Option<u8>,
+    },
+    /// End a cut
+    Heal {
+        node: String,
+        /// Only eth0 (management) or eth1 (underlay)
+        #[arg(long)]
+        net: Option<u8>,
+    },
+}
+
+fn main() -> ExitCode {
+    begin();
+    let arguments = Arguments::parse();
+    match act(arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("lab: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn act(arguments: Arguments) -> Result<ExitCode> {
+    let name = arguments.name.as_str();
+    match arguments.action {
+        Action::Tools => {
+            packages::ensure()?;
+            programs::ensure(&Cache::open()?)?;
+        }
+        Action::Programs => {
+            programs::ensure(&Cache::open()?)?;
+        }
+        Action::OvsRoot => {
+            packages::ensure()?;
+            println!("{}", lab::debian::ovs_root(&Cache::open()?)?.display());
+        }
+        Action::Up { nodes, family } => {
+            packages::ensure()?;
+            let cache = Cache::open()?;
+            let programs = programs::ensure(&cache)?;
+            let lab = life::up(name, nodes, family, &programs, &cache)?;
+            println!("export KUBECONFIG={}", lab.kubeconfig().display());
+        }
+        Action::Down => life::down(name)?,
+        Action::Status => return status(name),
+        Action::Node(action) => act_on_node(name, action)?,
+        Action::Exec { host, command } => exec(&Lab::existing(name)?, &host, &command)?,
+        Action::Kubectl { args } => {
+            let error = api::kubectl_command(&Lab::existing(name)?).args(args).exec();
+            bail!("cannot run kubectl: {error}");
+        }
+        Action::Place { cgroup, netns, command } => {
+            process::become_placed(cgroup.as_deref(), netns.as_deref(), &command)?;
+        }
+        Action::NodeRun { config, record } => lab::node_init::run(&config, &record)?,
+        Action::NodeInit { config } => lab::node_init::init(&config)?,
+        Action::OutsideServe => outside::serve()?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn status(name: &str) -> Result<ExitCode> {
+    let lab = Lab::existing(name)?;
+    let (lines, good) = life::status(&lab)?;
+    println!("lab {name}, number {}, {}, {}", lab.plan.index, lab.plan.family, lab.dir.display());
+    lines.iter().for_each(|line| println!("{line}"));
+    let others: Vec<_> = names().into_iter().filter(|other| other != name).collect();
+    if !others.is_empty() {
+        println!("other labs: {}", others.join(" "));
+    }
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn nets(number: Option<u8>) -> Result<Vec<Net>> {
+    Ok(match number {
+        None => Net::ALL.to_vec(),
+        Some(number) => match Net::ALL.into_iter().find(|net| net.number() == number) {
+            Some(net) => vec![net],
+            None => bail!("a node has eth0 and eth1, no eth{number}"),
+        },
+    })
+}
+
+fn act_on_node(name: &str, action: NodeAction) -> Result<()> {
+    let lab = Lab::existing(name)?;
+    let _lock = lock(name)?;
+    match action {
+        NodeAction::Add { node } => {
+            let added = node::add(&lab, node.as_deref())?;
+            life::wait_registered(&lab, &added)?;
+            println!("{}", added.name);
+            Ok(())
+        }
+        NodeAction::Delete { node } => node::delete(&lab, &lab.node(&node)?),
+        NodeAction::Stop { node, power } => {
+            let node = lab.node(&node)?;
+            quiet_step(&format!("node {} off", node.name), || node::stop(&lab, &node, power))
+        }
+        NodeAction::Start { node } => node::start(&lab, &lab.node(&node)?),
+        NodeAction::Reboot { node } => {
+            let node = lab.node(&node)?;
+            quiet_step(&format!("node {} off", node.name), || node::stop(&lab, &node, true))?;
+            quiet_step(&format!("node {} on", node.name), || node::start(&lab, &node))
+        }
+        NodeAction::Cut { node, net } => netns::cut(&lab.plan, &lab.node(&node)?.member(), &nets(net)?),
+        NodeAction::Heal { node, net } => netns::heal(&lab.plan, &lab.node(&node)?.member(), &nets(net)?),
+    }
+}
+
+/// Becomes a command inside a node or one of the other hosts.
+fn exec(lab: &Lab, host: &str, command: &[String]) -> Result<()> {
+    let netns = match host {
+        "outside" => Some("out"),
+        "control" => Some("cp"),
+        _ => None,
+    };
+    if let Some(netns) = netns {
+        return process::become_placed(None, Some(&lab.plan.netns(netns)), command);
+    }
+    let node = lab.node(host)?;
+    let mut inside = node::command_in(lab, &node)?;
+    node::join_cgroup(lab, &node)?;
+    let error = inside.args(command).exec();
+    bail!("cannot enter {host}: {error}");
+}
