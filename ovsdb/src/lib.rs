@@ -11,6 +11,8 @@ pub mod replica;
 pub mod schema;
 pub mod session;
 mod sorted;
+pub mod testing;
+pub mod typed;
 pub mod unixctl;
 pub mod value;
 

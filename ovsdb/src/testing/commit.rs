@@ -1,0 +1,289 @@
+//! What happens when a transaction of the in-memory database commits:
+//! references are counted, garbage is collected, weak references are pruned,
+//! uniqueness is checked (RFC 7047 §3.2, §4.1.3).
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::database::Touched;
+use super::evaluate::{constraint, size};
+use crate::error::{TransactError, TransactErrorKind};
+use crate::replica::{PersistentMap, Replica, Row};
+use crate::schema::{BaseType, Schema};
+use crate::value::{Atom, Value};
+
+/// What commit needs to know of a schema, by table position.
+pub(super) struct Plan {
+    tables: Vec<TablePlan>,
+}
+
+struct TablePlan {
+    is_root: bool,
+    max_rows: usize,
+    references: Vec<ReferenceColumn>,
+    /// Positions of the columns of each unique index.
+    indexes: Vec<Vec<usize>>,
+}
+
+struct ReferenceColumn {
+    column: usize,
+    /// Whether the map's value refers, instead of the key or element.
+    in_value: bool,
+    table: usize,
+    strong: bool,
+}
+
+impl Plan {
+    pub(super) fn new(schema: &Schema) -> Self {
+        let position = |name: &str| schema.tables.keys().position(|k| k == name);
+        let tables = schema.tables.values().map(|table| {
+            let mut references = Vec::new();
+            for (column, schema) in table.columns.values().enumerate() {
+                let mut add = |base: &BaseType, in_value| {
+                    let target = base.reference.as_ref().and_then(|r| Some((position(&r.table)?, r.strong)));
+                    if let Some((table, strong)) = target {
+                        references.push(ReferenceColumn { column, in_value, table, strong });
+                    }
+                };
+                add(&schema.ty.key, false);
+                if let Some(value) = &schema.ty.value {
+                    add(value, true);
+                }
+            }
+            let column = |name: &String| table.columns.keys().position(|k| k == name);
+            let indexes = table.indexes.iter().map(|i| i.iter().filter_map(column).collect()).collect();
+            TablePlan { is_root: table.is_root, max_rows: table.max_rows, references, indexes }
+        });
+        Self { tables: tables.collect() }
+    }
+
+    /// The rows that a row refers to through strong (or weak) columns.
+    fn targets(&self, table: usize, row: Option<&Arc<Row>>, strong: bool) -> Vec<(usize, Uuid)> {
+        let mut targets = Vec::new();
+        let Some(row) = row else { return targets };
+        for reference in self.tables[table].references.iter().filter(|r| r.strong == strong) {
+            let mut add = |atom: &Atom| targets.extend(atom.as_uuid().map(|u| (reference.table, u)));
+            match &row.values()[reference.column] {
+                Value::Map(map) if reference.in_value => map.values().for_each(&mut add),
+                Value::Map(map) => map.keys().for_each(&mut add),
+                value => value.atoms().for_each(&mut add),
+            }
+        }
+        targets
+    }
+}
+
+type RowId = (usize, Uuid);
+
+/// Who refers to whom, and which values of unique indexes are taken.
+#[derive(Clone, Default)]
+pub(super) struct References {
+    strong: PersistentMap<RowId, usize>,
+    /// Referrers of each target of weak references, with how often.
+    weak: PersistentMap<RowId, PersistentMap<RowId, usize>>,
+    unique: PersistentMap<(usize, usize, Vec<Value>), Uuid>,
+}
+
+impl References {
+    /// Completes a transaction: `replica` holds its result, `touched` the rows as
+    /// they were. Adds collected and pruned rows to both.
+    pub(super) fn commit(
+        &mut self,
+        plan: &Plan,
+        replica: &mut Replica,
+        touched: &mut Touched,
+    ) -> Result<(), TransactError> {
+        self.count_strong(plan, replica, touched)?;
+        self.collect(plan, replica, touched);
+        self.prune_weak(plan, replica, touched)?;
+        for &(table, _) in touched.keys() {
+            let max = plan.tables[table].max_rows;
+            if replica.table_at(table).len() > max {
+                let name = replica.table_at(table).name();
+                return Err(constraint(format!("table {name} may have at most {max} rows")));
+            }
+        }
+        self.check_unique(plan, replica, touched)
+    }
+
+    fn count_strong(
+        &mut self,
+        plan: &Plan,
+        replica: &Replica,
+        touched: &Touched,
+    ) -> Result<(), TransactError> {
+        let violation = |details: String| Err(TransactError::new(TransactErrorKind::Referential, details));
+        for (&(table, uuid), old) in touched {
+            let new = replica.table_at(table).get(&uuid);
+            for target in plan.targets(table, new, true) {
+                if replica.table_at(target.0).get(&target.1).is_none() {
+                    let name = replica.table_at(table).name();
+                    let to = replica.table_at(target.0).name();
+                    return violation(format!(
+                        "{name} {uuid} refers to {to} {}, which does not exist",
+                        target.1
+                    ));
+                }
+                self.adjust(target, true);
+            }
+            for target in plan.targets(table, old.as_ref(), true) {
+                self.adjust(target, false);
+            }
+        }
+        for &(table, uuid) in touched.keys() {
+            if replica.table_at(table).get(&uuid).is_none() && self.strong.get(&(table, uuid)).is_some() {
+                let name = replica.table_at(table).name();
+                return violation(format!("cannot delete {name} {uuid}: it is referred to"));
+            }
+        }
+        Ok(())
+    }
+
+    fn adjust(&mut self, target: RowId, up: bool) {
+        let count = self.strong.get(&target).copied().unwrap_or(0);
+        match (up, count) {
+            (true, _) => self.strong.insert_mut(target, count + 1),
+            (false, 0 | 1) => {
+                self.strong.remove_mut(&target);
+            }
+            (false, _) => self.strong.insert_mut(target, count - 1),
+        }
+    }
+
+    /// Removes rows of non-root tables that nothing refers to, and what only they
+    /// referred to.
+    fn collect(&mut self, plan: &Plan, replica: &mut Replica, touched: &mut Touched) {
+        let mut suspects: Vec<RowId> = touched.keys().copied().collect();
+        for (&(table, _), old) in touched.iter() {
+            suspects.extend(plan.targets(table, old.as_ref(), true));
+        }
+        while let Some((table, uuid)) = suspects.pop() {
+            if plan.tables[table].is_root || self.strong.get(&(table, uuid)).is_some() {
+                continue;
+            }
+            if let Some(row) = replica.table_mut(table).take(&uuid) {
+                for target in plan.targets(table, Some(&row), true) {
+                    self.adjust(target, false);
+                    suspects.push(target);
+                }
+                touched.entry((table, uuid)).or_insert(Some(row));
+            }
+        }
+    }
+
+    fn prune_weak(
+        &mut self,
+        plan: &Plan,
+        replica: &mut Replica,
+        touched: &mut Touched,
+    ) -> Result<(), TransactError> {
+        // Rows that may hold a weak reference to a row that is not there: those
+        // written, and referrers of those deleted.
+        let mut suspects: Vec<RowId> = touched.keys().copied().collect();
+        for &(table, uuid) in touched.keys() {
+            if replica.table_at(table).get(&uuid).is_none()
+                && let Some(referrers) = self.weak.get(&(table, uuid))
+            {
+                suspects.extend(referrers.keys().copied());
+            }
+        }
+        suspects.sort_unstable();
+        suspects.dedup();
+        for (table, uuid) in suspects {
+            let Some(row) = replica.table_at(table).get(&uuid).cloned() else { continue };
+            if let Some(pruned) = pruned(plan, replica, table, &row)? {
+                touched.entry((table, uuid)).or_insert(Some(row));
+                replica.table_mut(table).put(Arc::new(pruned));
+            }
+        }
+        for (&(table, uuid), old) in touched.iter() {
+            for target in plan.targets(table, old.as_ref(), false) {
+                self.adjust_weak(target, (table, uuid), false);
+            }
+            for target in plan.targets(table, replica.table_at(table).get(&uuid), false) {
+                self.adjust_weak(target, (table, uuid), true);
+            }
+        }
+        Ok(())
+    }
+
+    fn adjust_weak(&mut self, target: RowId, referrer: RowId, up: bool) {
+        let mut referrers = self.weak.get(&target).cloned().unwrap_or_default();
+        let count = referrers.get(&referrer).copied().unwrap_or(0);
+        match (up, count) {
+            (true, _) => referrers.insert_mut(referrer, count + 1),
+            (false, 0 | 1) => {
+                referrers.remove_mut(&referrer);
+            }
+            (false, _) => referrers.insert_mut(referrer, count - 1),
+        }
+        if referrers.is_empty() {
+            self.weak.remove_mut(&target);
+        } else {
+            self.weak.insert_mut(target, referrers);
+        }
+    }
+
+    fn check_unique(
+        &mut self,
+        plan: &Plan,
+        replica: &Replica,
+        touched: &Touched,
+    ) -> Result<(), TransactError> {
+        let key = |table: usize, index: usize, row: &Row| {
+            let columns = &plan.tables[table].indexes[index];
+            (table, index, columns.iter().map(|&c| row.values()[c].clone()).collect::<Vec<_>>())
+        };
+        for (&(table, _), old) in touched {
+            for index in 0..plan.tables[table].indexes.len() {
+                if let Some(old) = old {
+                    self.unique.remove_mut(&key(table, index, old));
+                }
+            }
+        }
+        for &(table, uuid) in touched.keys() {
+            let Some(row) = replica.table_at(table).get(&uuid) else { continue };
+            for index in 0..plan.tables[table].indexes.len() {
+                let key = key(table, index, row);
+                if let Some(other) = self.unique.get(&key) {
+                    let name = replica.table_at(table).name();
+                    return Err(constraint(format!("{name} {uuid} and {other} have the same {:?}", key.2)));
+                }
+                self.unique.insert_mut(key, uuid);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The row without weak references to rows that do not exist; `None` if it has none.
+fn pruned(plan: &Plan, replica: &Replica, table: usize, row: &Row) -> Result<Option<Row>, TransactError> {
+    let mut values: Option<Vec<Value>> = None;
+    for reference in plan.tables[table].references.iter().filter(|r| !r.strong) {
+        let target = replica.table_at(reference.table);
+        let exists = |atom: &Atom| atom.as_uuid().is_none_or(|u| target.get(&u).is_some());
+        let held = values.as_ref().map_or(&row.values()[reference.column], |v| &v[reference.column]);
+        let kept = match held {
+            Value::Map(map) => Value::Map(
+                map.iter()
+                    .filter(|(k, v)| exists(if reference.in_value { v } else { k }))
+                    .map(|(k, v)| (k.clone(), v.clone()))
+                    .collect(),
+            ),
+            Value::Set(set) => Value::Set(set.iter().filter(|a| exists(a)).cloned().collect()),
+            Value::Atom(atom) if exists(atom) => held.clone(),
+            Value::Atom(_) => Value::empty_set(),
+        };
+        if size(&kept) == size(held) {
+            continue;
+        }
+        let (name, ty) = &row.layout().columns()[reference.column];
+        if size(&kept) < ty.min {
+            let details = format!("{} {}: weak references leave {name} too small", row.table(), row.uuid);
+            return Err(constraint(details));
+        }
+        values.get_or_insert_with(|| row.values().to_vec())[reference.column] = kept;
+    }
+    Ok(values.map(|v| Row::new(row.uuid, row.layout().clone(), v.into())))
+}

@@ -1,0 +1,265 @@
+//! Conditions and mutations on values, as a server evaluates them
+//! (RFC 7047 §5.1), for the in-memory database.
+
+use crate::error::{TransactError, TransactErrorKind};
+use crate::op::{Function, Mutator};
+use crate::schema::{AtomType, ColumnType, UNLIMITED};
+use crate::value::{Atom, AtomSet, Value};
+
+pub(super) fn other(name: &str, details: impl Into<String>) -> TransactError {
+    TransactError::from_wire(name, None, details)
+}
+
+pub(super) fn constraint(details: impl Into<String>) -> TransactError {
+    TransactError::new(TransactErrorKind::Constraint, details)
+}
+
+/// A value as it may be stored in a column: its shape, types and constraints.
+pub(super) fn stored(column: &str, value: &Value, ty: &ColumnType) -> Result<Value, TransactError> {
+    let value = relaxed(column, value, ty)?;
+    let count = size(&value);
+    if count < ty.min || count > ty.max {
+        return Err(other("syntax error", format!("{column}: {count} values")));
+    }
+    check_atoms(column, &value, ty)?;
+    Ok(value)
+}
+
+/// A value in the column's shape, of any size: the operand of a condition or
+/// mutation.
+fn relaxed(column: &str, value: &Value, ty: &ColumnType) -> Result<Value, TransactError> {
+    let mismatch = || other("syntax error", format!("{column}: {value:?} does not fit the column's type"));
+    let value = value.clone().shaped(ty).ok_or_else(mismatch)?;
+    let matches = |atom: &Atom, ty: AtomType| atom_type(atom) == ty;
+    let fits = match (&value, &ty.value) {
+        (Value::Map(map), Some(v)) => map.iter().all(|(a, b)| matches(a, ty.key.atom) && matches(b, v.atom)),
+        (value, _) => value.atoms().all(|atom| matches(atom, ty.key.atom)),
+    };
+    if fits { Ok(value) } else { Err(mismatch()) }
+}
+
+fn atom_type(atom: &Atom) -> AtomType {
+    match atom {
+        Atom::Integer(_) => AtomType::Integer,
+        Atom::Real(_) => AtomType::Real,
+        Atom::Boolean(_) => AtomType::Boolean,
+        Atom::String(_) => AtomType::String,
+        Atom::Uuid(_) => AtomType::Uuid,
+    }
+}
+
+fn check_atoms(column: &str, value: &Value, ty: &ColumnType) -> Result<(), TransactError> {
+    let failed = |problem: String| constraint(format!("{column}: {problem}"));
+    for atom in value.atoms() {
+        ty.key.check(atom).map_err(failed)?;
+    }
+    if let (Value::Map(map), Some(value_type)) = (value, &ty.value) {
+        for (key, value) in map {
+            ty.key.check(key).map_err(failed)?;
+            value_type.check(value).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn size(value: &Value) -> usize {
+    match value {
+        Value::Atom(_) => 1,
+        Value::Set(set) => set.len(),
+        Value::Map(map) => map.len(),
+    }
+}
+
+/// The type with its size bounds lifted: what `includes`, `excludes`, `insert`
+/// and `delete` accept.
+fn unbounded(ty: &ColumnType) -> ColumnType {
+    let mut ty = ty.clone();
+    if !ty.is_scalar() {
+        ty.min = 0;
+        ty.max = UNLIMITED;
+    }
+    ty
+}
+
+/// Whether a condition holds for a column's value.
+pub(super) fn holds(
+    column: &str,
+    held: &Value,
+    function: Function,
+    operand: &Value,
+    ty: &ColumnType,
+) -> Result<bool, TransactError> {
+    let operand = match function {
+        Function::Includes | Function::Excludes if ty.is_scalar() => {
+            let lifted = ColumnType::set(ty.key.clone());
+            relaxed(column, operand, &lifted)?
+        }
+        Function::Includes | Function::Excludes => relaxed(column, operand, &unbounded(ty))?,
+        _ => relaxed(column, operand, ty)?,
+    };
+    Ok(match function {
+        Function::Equal => *held == operand,
+        Function::NotEqual => *held != operand,
+        Function::Includes => includes(held, &operand),
+        Function::Excludes => excludes(held, &operand),
+        Function::Less | Function::LessOrEqual | Function::Greater | Function::GreaterOrEqual => {
+            let (Some(a), Some(b)) = (held.single(), operand.single()) else { return Ok(false) };
+            match (a, b) {
+                (Atom::Integer(_), Atom::Integer(_)) | (Atom::Real(_), Atom::Real(_)) => match function {
+                    Function::Less => a < b,
+                    Function::LessOrEqual => a <= b,
+                    Function::Greater => a > b,
+                    _ => a >= b,
+                },
+                _ => return Err(other("syntax error", format!("{column}: only numbers are ordered"))),
+            }
+        }
+    })
+}
+
+fn includes(held: &Value, operand: &Value) -> bool {
+    match (held, operand) {
+        (Value::Map(held), Value::Map(operand)) => operand.iter().all(|(k, v)| held.get(k) == Some(v)),
+        _ => operand.atoms().all(|atom| has(held, atom)),
+    }
+}
+
+fn excludes(held: &Value, operand: &Value) -> bool {
+    match (held, operand) {
+        (Value::Map(held), Value::Map(operand)) => operand.iter().all(|(k, v)| held.get(k) != Some(v)),
+        _ => !operand.atoms().any(|atom| has(held, atom)),
+    }
+}
+
+fn has(held: &Value, atom: &Atom) -> bool {
+    match held {
+        Value::Atom(a) => a == atom,
+        Value::Set(set) => set.contains(atom),
+        Value::Map(_) => false,
+    }
+}
+
+/// The value after a mutation.
+pub(super) fn mutated(
+    column: &str,
+    held: &Value,
+    mutator: Mutator,
+    operand: &Value,
+    ty: &ColumnType,
+) -> Result<Value, TransactError> {
+    let new = match mutator {
+        Mutator::Insert | Mutator::Delete => {
+            if ty.is_scalar() {
+                return Err(other(
+                    "syntax error",
+                    format!("{column}: {} needs a set or map", mutator.as_str()),
+                ));
+            }
+            let any_size = unbounded(ty);
+            match (mutator, held) {
+                (Mutator::Insert, Value::Map(map)) => {
+                    let mut map = map.clone();
+                    if let Value::Map(pairs) = relaxed(column, operand, &any_size)? {
+                        for (key, value) in &pairs {
+                            if !map.contains_key(key) {
+                                map.insert(key.clone(), value.clone());
+                            }
+                        }
+                    }
+                    Value::Map(map)
+                }
+                (_, Value::Map(map)) => delete_from_map(column, map.clone(), operand, &any_size)?,
+                (_, held) => {
+                    let mut set: AtomSet = held.atoms().cloned().collect();
+                    for atom in relaxed(column, operand, &any_size)?.atoms() {
+                        if mutator == Mutator::Insert {
+                            set.insert(atom.clone());
+                        } else {
+                            set.remove(atom);
+                        }
+                    }
+                    Value::Set(set)
+                }
+            }
+        }
+        arithmetic => calculate(column, held, arithmetic, operand)?,
+    };
+    let count = size(&new);
+    if count < ty.min || count > ty.max {
+        return Err(constraint(format!("{column}: {count} values after the mutation")));
+    }
+    check_atoms(column, &new, ty)?;
+    Ok(new)
+}
+
+/// Pairs delete pairs; a set (or one atom) deletes keys.
+fn delete_from_map(
+    column: &str,
+    mut map: crate::value::AtomMap,
+    operand: &Value,
+    ty: &ColumnType,
+) -> Result<Value, TransactError> {
+    if let Value::Map(_) = operand {
+        if let Value::Map(pairs) = relaxed(column, operand, ty)? {
+            for (key, value) in &pairs {
+                if map.get(key) == Some(value) {
+                    map.remove(key);
+                }
+            }
+        }
+    } else {
+        let keys = ColumnType::set(ty.key.clone());
+        for key in relaxed(column, operand, &keys)?.atoms() {
+            map.remove(key);
+        }
+    }
+    Ok(Value::Map(map))
+}
+
+fn calculate(column: &str, held: &Value, mutator: Mutator, operand: &Value) -> Result<Value, TransactError> {
+    let mismatch = || other("syntax error", format!("{column}: {} needs numbers", mutator.as_str()));
+    let operand = operand.single().ok_or_else(mismatch)?;
+    let one = |atom: &Atom| -> Result<Atom, TransactError> {
+        match (atom, operand) {
+            (Atom::Integer(a), Atom::Integer(b)) => integer(*a, mutator, *b).map(Atom::Integer),
+            (Atom::Real(a), Atom::Real(b)) => real(a.get(), mutator, b.get()).map(Atom::from),
+            _ => Err(mismatch()),
+        }
+    };
+    match held {
+        Value::Atom(atom) => one(atom).map(Value::Atom),
+        Value::Set(set) => {
+            let new = set.iter().map(one).collect::<Result<AtomSet, _>>()?;
+            if new.len() == set.len() {
+                Ok(Value::Set(new))
+            } else {
+                Err(constraint(format!("{column}: the mutation makes duplicates")))
+            }
+        }
+        Value::Map(_) => Err(mismatch()),
+    }
+}
+
+fn integer(a: i64, mutator: Mutator, b: i64) -> Result<i64, TransactError> {
+    let result = match mutator {
+        Mutator::Add => a.checked_add(b),
+        Mutator::Subtract => a.checked_sub(b),
+        Mutator::Multiply => a.checked_mul(b),
+        _ if b == 0 => return Err(other("domain error", "division by zero")),
+        Mutator::Divide => a.checked_div(b),
+        _ => a.checked_rem(b),
+    };
+    result.ok_or_else(|| other("range error", "the result does not fit"))
+}
+
+fn real(a: f64, mutator: Mutator, b: f64) -> Result<f64, TransactError> {
+    let result = match mutator {
+        Mutator::Add => a + b,
+        Mutator::Subtract => a - b,
+        Mutator::Multiply => a * b,
+        Mutator::Divide if b == 0.0 => return Err(other("domain error", "division by zero")),
+        Mutator::Divide => a / b,
+        _ => return Err(other("syntax error", "%= needs integers")),
+    };
+    if result.is_finite() { Ok(result) } else { Err(other("range error", "the result does not fit")) }
+}
