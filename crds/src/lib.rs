@@ -3,7 +3,8 @@
 //!
 //! No I/O and no policy here. Flow: the API server's JSON comes in through the
 //! types of [`kinds`]; `names`, `keys` and `net` turn it into the strings that the
-//! northbound database and pod annotations carry.
+//! northbound database and pod annotations carry. [`schema`] holds the custom
+//! resource definitions as data and prints them as YAML (`crds-gen`).
 //!
 //! Sections named in comments ("contract §…") are those of the behavioural
 //! specification that Weir is built to.
@@ -14,6 +15,8 @@ pub mod keys;
 pub mod kinds;
 pub mod names;
 pub mod net;
+pub mod schema;
+pub mod yaml;
 
 pub use kinds::*;
 pub use object::{Kind, KindInfo, Scope};

@@ -52,8 +52,10 @@ object! {
 ///
 /// The API server keeps JSON numbers as 64-bit signed integers or as doubles, so a
 /// count above 2^63-1 (an IPv6 /64 has more) loses its last digits on the way. This
-/// type writes such a count as a double from the start: what was written and what
-/// is read back are then equal, and nothing is patched forever.
+/// type writes such a count as a double from the start and keeps only its leading
+/// bits (JSON parsers differ in a double's last one): what was written and what is
+/// read back are then equal, and nothing is patched forever. Compare statuses as
+/// typed values, not as JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Count(u128);
 
@@ -61,9 +63,14 @@ pub struct Count(u128);
 const EXACT: u128 = i64::MAX as u128;
 
 impl Count {
-    /// A count, rounded as the API server would.
+    /// A count; above 2^63-1 rounded to its 40 leading bits.
     pub fn new(value: u128) -> Self {
-        if value <= EXACT { Self(value) } else { Self((value as f64) as u128) }
+        if value <= EXACT {
+            return Self(value);
+        }
+        let dropped = u128::BITS - value.leading_zeros() - 40;
+        let half = 1 << (dropped - 1);
+        Self(value.saturating_add(half) >> dropped << dropped)
     }
 
     /// The number.
@@ -128,5 +135,77 @@ impl<'de> Deserialize<'de> for Count {
             }
         }
         deserializer.deserialize_any(Visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Subnet, SubnetStatus, Vpc};
+
+    /// What the API server makes of a number: 64 bits signed, or a double.
+    fn through_api_server(value: &serde_json::Value) -> serde_json::Value {
+        match value.as_i64() {
+            Some(int) => int.into(),
+            None => {
+                // The digits that Go prints for a double of this size have no exponent.
+                let text = format!("{:.0}", value.as_f64().unwrap());
+                serde_json::from_str(&text).unwrap()
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn counts_survive_the_api_server(high in any::<u64>(), shift in 0u32..64) {
+            let count = Count::new(u128::from(high) << shift);
+            let stored = through_api_server(&count.to_json());
+            prop_assert_eq!(serde_json::from_value::<Count>(stored).unwrap(), count);
+            prop_assert_eq!(serde_json::to_value(count).unwrap(), count.to_json());
+        }
+    }
+
+    #[test]
+    fn small_counts_are_exact() {
+        assert_eq!(Count::new(65533).to_json(), json!(65533));
+        assert_eq!(Count::new(u128::from(u64::MAX) - 2).get(), 1 << 64);
+        assert_eq!(serde_json::from_value::<Count>(json!("12")).unwrap().get(), 12);
+        assert_eq!(serde_json::from_value::<Count>(json!(-1)).unwrap().get(), 0);
+        assert_eq!(serde_json::from_value::<Count>(json!(253.0)).unwrap().get(), 253);
+    }
+
+    // Objects of the original controller hold nulls, and fields of other releases.
+    #[test]
+    fn reading_is_lenient() {
+        let subnet: Subnet = serde_json::from_value(json!({
+            "apiVersion": "kubeovn.io/v1",
+            "kind": "Subnet",
+            "metadata": { "name": "s" },
+            "spec": { "cidrBlock": "10.0.0.0/24", "excludeIps": null, "enableLb": null, "newer": { "a": 1 } },
+            "status": { "natOutgoingPolicyRules": null, "v4availableIPs": 253.0 },
+        }))
+        .unwrap();
+        assert_eq!(subnet.spec.cidr_block, "10.0.0.0/24");
+        assert!(subnet.spec.exclude_ips.is_empty());
+        assert_eq!(subnet.spec.enable_lb, None);
+        assert_eq!(subnet.status.v4_available_ips.get(), 253);
+        let vpc: Vpc = serde_json::from_value(json!({ "metadata": {}, "status": null })).unwrap();
+        assert_eq!(vpc.spec, Default::default());
+    }
+
+    // Columns of `kubectl get` stay empty for absent fields, so these are written.
+    #[test]
+    fn what_is_always_written() {
+        let spec = serde_json::to_value(crate::SubnetSpec::default()).unwrap();
+        assert_eq!(
+            spec,
+            json!({ "default": false, "gatewayNode": "", "natOutgoing": false, "private": false })
+        );
+        let status = serde_json::to_value(SubnetStatus::default()).unwrap();
+        assert_eq!(status["v4usingIPs"], 0);
+        assert_eq!(status.get("conditions"), None);
     }
 }
