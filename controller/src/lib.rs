@@ -3,6 +3,8 @@
 //! kube watches → world → compile → desired → commit → publish → kube patches,
 //! each stage a module that knows only the ones before it (docs/architecture.md).
 
+pub mod claims;
+pub mod compile;
 pub mod core;
 pub mod facts;
 pub mod io;

@@ -35,7 +35,8 @@ pub fn unsupported(requests: &StringMap, owner: Option<&(Arc<str>, Arc<str>)>) -
              version of Weir yet; use a version that does, or run the workload as a plain pod"
         )));
     }
-    let key = ANNOTATIONS.iter().find(|key| requests.get(**key).is_some_and(|value| !value.trim().is_empty()))?;
+    let key =
+        ANNOTATIONS.iter().find(|key| requests.get(**key).is_some_and(|value| !value.trim().is_empty()))?;
     Some(Error::Unsupported(format!(
         "annotation {key} is not supported by this version of Weir yet, so the pod gets no address; remove it \
          and create the pod again"

@@ -1,0 +1,46 @@
+//! Compile: from projections of Kubernetes objects to facts, one pure function
+//! per kind of unit.
+//!
+//! Flows in: a [`View`] whose every read the engine records. Flows out: [`Facts`].
+//! No clock, no I/O, no order dependence, no panic, no iteration over pods. Names,
+//! priorities and external_ids are the contract's (§2, §4, §5); one file per kind:
+//!
+//! | unit | states |
+//! |---|---|
+//! | globals | `NB_Global` options, the default Vpc and Subnets as objects |
+//! | vpc | router, default routes, status |
+//! | subnet | switch, router ports, routing policy of its CIDR, defaults, status |
+//! | node | join port, policies to and by the node, its port groups, annotations |
+//! | namespace | annotations |
+//! | pod | port, memberships, IP object, annotations |
+//! | ip | end of an IP object that outlived its port |
+//! | other | a word on kinds that this version does not act on |
+
+mod globals;
+mod ip;
+mod namespace;
+mod node;
+mod other;
+mod pod;
+pub(crate) mod rows;
+mod subnet;
+#[cfg(test)]
+mod tests;
+mod vpc;
+
+use crate::facts::Facts;
+use crate::view::{UnitKey, View};
+
+/// Compiles one unit. A unit whose object is gone states nothing.
+pub fn compile(view: &dyn View, key: &UnitKey) -> Facts {
+    match key {
+        UnitKey::Globals => globals::compile(view),
+        UnitKey::Vpc(name) => vpc::compile(view, name),
+        UnitKey::Subnet(name) => subnet::compile(view, name),
+        UnitKey::Node(name) => node::compile(view, name),
+        UnitKey::Namespace(name) => namespace::compile(view, name),
+        UnitKey::Pod(namespace, name) => pod::compile(view, namespace, name),
+        UnitKey::Ip(name) => ip::compile(view, name),
+        UnitKey::Other(plural, namespace, name) => other::compile(view, plural, namespace, name),
+    }
+}

@@ -1,0 +1,26 @@
+//! Objects of kinds that this version does not act on: they say so, in their
+//! conditions where the schema has any, else by an event.
+
+use std::sync::Arc;
+
+use super::rows::{self, NOT_YET};
+use crate::facts::{Facts, Gate, Kind, ObjectRef};
+use crate::view::View;
+
+pub(super) fn compile(view: &dyn View, plural: &'static str, namespace: &Arc<str>, name: &Arc<str>) -> Facts {
+    let mut facts = Facts::default();
+    let Some(uid) = view.other(plural, namespace, name) else { return facts };
+    let object = ObjectRef { kind: Kind::Other(plural), namespace: namespace.clone(), name: name.clone() };
+    let info = crds::kind_by_plural(plural);
+    let message = format!(
+        "this version of Weir does not act on {} yet; what exists in OVN for it is left as it is. Use a version that \
+         supports it, or delete it",
+        info.map_or(plural, |info| info.kind)
+    );
+    if info.is_some_and(|info| info.has_conditions) {
+        rows::condition(&mut facts, &object, &uid, Gate::Now, ("Ready", false), (NOT_YET, &message));
+    } else {
+        rows::warning(&mut facts, &object, &uid, NOT_YET, &message);
+    }
+    facts
+}

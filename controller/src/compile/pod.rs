@@ -1,0 +1,124 @@
+//! A pod's default interface: its port, its memberships, its IP object, its
+//! annotations (contract §2.1, §3.2, §4.2).
+//!
+//! Nothing here is a trigger of a full recompute in OVN, and the cost does not
+//! depend on the number of pods. Kubernetes sees two writes: the IP object, which
+//! records the lease, and one patch with all annotations after the port and its
+//! memberships are in the database. A pod that has an address but no node yet is
+//! told the address; `routed` follows when it has one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crds::{keys, names};
+use ovsdb::Value;
+
+use super::rows;
+use crate::facts::{Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey, Table};
+use crate::ipam::is_machine;
+use crate::view::{Lease, LeaseState, PodView, SubnetView, View};
+
+pub(super) fn compile(view: &dyn View, namespace: &Arc<str>, name: &Arc<str>) -> Facts {
+    let mut facts = Facts::default();
+    let Some(pod) = view.pod(namespace, name).filter(|pod| pod.wants_network) else { return facts };
+    let object = ObjectRef::namespaced(Kind::Pod, namespace.clone(), name.clone());
+    let machine = pod.owner.as_ref().filter(|(kind, _)| is_machine(kind)).map(|(_, machine)| machine);
+    let port = names::pod_port(machine.unwrap_or(name), namespace, keys::DEFAULT_PROVIDER);
+    let lease = view.lease(&names::pod_port(name, namespace, keys::DEFAULT_PROVIDER));
+    if let LeaseState::Refused(reason, message) = &lease {
+        rows::warning(&mut facts, &object, &pod.uid, reason, message);
+    }
+    let subnet = match &lease {
+        LeaseState::Held(lease) if machine.is_none() => {
+            view.subnet(&lease.subnet).filter(|s| s.supported).map(|subnet| (lease, subnet))
+        }
+        _ => None,
+    };
+    let Some((lease, subnet)) = subnet else {
+        // What a running pod has may be older than what refuses it now.
+        facts.keeps.push(Keep::Row(RowKey::new(Table::LogicalSwitchPort, port)));
+        return facts;
+    };
+    let placed = !pod.node.is_empty() && view.node(&pod.node).is_some();
+    logical_port(&pod, namespace, name, lease, &mut facts);
+    if placed {
+        memberships(&pod, &subnet, lease, &mut facts);
+    }
+    let kind = pod.owner.as_ref().map_or("", |(kind, _)| kind);
+    facts.kube.push(KubeFact {
+        object: ObjectRef::cluster(Kind::Ip, lease.port.clone()),
+        uid: None,
+        gate: Gate::Now,
+        fields: Fields::Object(rows::ip_object(lease, (namespace, name, kind), &pod.node, None)),
+    });
+    if !pod.terminating && subnet.invalid.is_none() {
+        let fields = annotations(view, &pod, &subnet, lease, placed);
+        rows::kube(&mut facts, &object, &pod.uid, Gate::Committed, fields);
+    }
+    facts
+}
+
+fn logical_port(pod: &PodView, namespace: &str, name: &str, lease: &Lease, facts: &mut Facts) {
+    let on = |key: &str| pod.requests.get(key).is_some_and(|value| &**value == "true");
+    let address = rows::port_address(lease);
+    let vips: Vec<&str> = pod
+        .requests
+        .get(keys::PORT_VIPS)
+        .into_iter()
+        .flat_map(|list| list.split(','))
+        .map(str::trim)
+        .filter(|vip| !vip.is_empty())
+        .collect();
+    let security = on(keys::PORT_SECURITY).then(|| [&[&*address], &vips[..]].concat().join(" "));
+    let mut addresses = vec![address.clone()];
+    if on(keys::LAYER2_FORWARD) {
+        addresses.push("unknown".into());
+    }
+    let id = format!("{namespace}/{name}");
+    let vips = vips.join(",");
+    let mut ids = vec![("ls", &*lease.subnet), ("pod", &*id)];
+    if !vips.is_empty() {
+        ids.extend([("vips", &*vips), ("attach-vips", "true")]);
+    }
+    rows::named(
+        Table::LogicalSwitchPort,
+        &lease.port,
+        RowKey::new(Table::LogicalSwitch, &*lease.subnet),
+        "ports",
+    )
+    .whole("type", Value::string(""))
+    .whole("addresses", Value::strings(addresses))
+    .whole("port_security", Value::strings(security))
+    .ids(&ids)
+    .add(facts);
+}
+
+/// The groups of the pod's node; unit node makes them.
+fn memberships(pod: &PodView, subnet: &SubnetView, lease: &Lease, facts: &mut Facts) {
+    if subnet.spec.gateway_type != "centralized" {
+        facts.members.push(rows::member(&names::subnet_node_group(&lease.subnet, &pod.node), &lease.port));
+    }
+    facts.members.push(rows::member(&names::node_group(&pod.node), &lease.port));
+}
+
+/// Written once. Without a node the marker is `allocated`; with one it is
+/// `routed`, which the daemon waits for, so that a pod told its address earlier
+/// gets exactly the missing key.
+fn annotations(view: &dyn View, pod: &PodView, subnet: &SubnetView, lease: &Lease, placed: bool) -> Fields {
+    let nic = pod.requests.get(keys::POD_NIC_TYPE).filter(|nic| !nic.is_empty());
+    let values = [
+        (keys::ALLOCATED, "true"),
+        (keys::IP_ADDRESS, &rows::joined(lease, ",")),
+        (keys::MAC_ADDRESS, &lease.mac),
+        (keys::CIDR, &subnet.spec.cidr_block),
+        (keys::GATEWAY, &subnet.spec.gateway),
+        (keys::LOGICAL_SWITCH, &lease.subnet),
+        (keys::LOGICAL_ROUTER, &subnet.spec.vpc),
+        (keys::POD_NIC_TYPE, nic.unwrap_or(&view.config().pod_nic_type)),
+    ];
+    let routed = placed.then_some((keys::ROUTED, "true"));
+    let values: BTreeMap<_, _> =
+        values.into_iter().chain(routed).map(|(key, value)| (key.into(), value.into())).collect();
+    let marker = if placed { keys::ROUTED } else { keys::ALLOCATED };
+    Fields::AnnotationsOnce { marker: marker.into(), values }
+}

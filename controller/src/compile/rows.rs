@@ -1,0 +1,219 @@
+//! Building blocks of facts, and the natural keys, names and priorities that
+//! units and claims must agree on.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crds::keys::VENDOR;
+use ovsdb::Value;
+
+use crate::facts::{
+    Column, EventFact, Facts, Fields, Gate, KubeFact, MemberFact, ObjectRef, RowFact, RowKey, Table,
+};
+use crate::view::Lease;
+
+/// Traffic to a subnet of ours is routed, whatever lower policies say.
+pub(crate) const TO_SUBNET: i64 = 31000;
+/// Traffic to a node goes through that node's join port.
+pub(crate) const TO_NODE: i64 = 30000;
+/// Traffic of pods that leaves goes through a gateway node.
+pub(crate) const GATEWAY: i64 = 29000;
+
+/// Reason of conditions and events about what this version does not do.
+pub(crate) const NOT_YET: &str = "NotYetSupported";
+
+/// Natural key of a policy.
+pub(crate) fn policy_key(router: &str, priority: i64, matching: &str) -> String {
+    format!("{router}|{priority}|{matching}")
+}
+
+/// Natural key of a static route.
+pub(crate) fn route_key(router: &str, table: &str, policy: &str, prefix: &str, nexthop: &str) -> String {
+    format!("{router}|{table}|{policy}|{prefix}|{nexthop}")
+}
+
+/// `ip4` or `ip6`: the match field, and the suffix of a port group's address sets.
+pub(crate) fn ip_field(ip: &IpAddr) -> &'static str {
+    if ip.is_ipv4() { "ip4" } else { "ip6" }
+}
+
+/// A row of a root table, by name.
+pub(crate) fn root(table: Table, name: &str) -> RowBuilder {
+    top(RowKey::new(table, name)).whole("name", Value::string(name))
+}
+
+/// A row of a root table.
+pub(crate) fn top(row: RowKey) -> RowBuilder {
+    RowBuilder(RowFact { row, parent: None, columns: BTreeMap::new() })
+}
+
+/// A row that a column of `parent` holds, by name.
+pub(crate) fn named(table: Table, name: &str, parent: RowKey, column: &'static str) -> RowBuilder {
+    child(table, name, parent, column).whole("name", Value::string(name))
+}
+
+/// A row that a column of `parent` holds; `key` is its natural key only.
+pub(crate) fn child(table: Table, key: &str, parent: RowKey, column: &'static str) -> RowBuilder {
+    let row = RowKey::new(table, key);
+    RowBuilder(RowFact { row, parent: Some((parent, column)), columns: BTreeMap::new() })
+}
+
+/// A row under construction.
+pub(crate) struct RowBuilder(RowFact);
+
+impl RowBuilder {
+    /// The whole column is ours.
+    pub(crate) fn whole(mut self, column: &'static str, value: Value) -> Self {
+        self.0.columns.insert(column, Column::Whole(value));
+        self
+    }
+
+    /// The column is set when the row is made.
+    pub(crate) fn initial(mut self, column: &'static str, value: Value) -> Self {
+        self.0.columns.insert(column, Column::Initial(value));
+        self
+    }
+
+    /// These keys of the map are ours.
+    pub(crate) fn keys<K: AsRef<str>, V: AsRef<str>>(
+        mut self,
+        column: &'static str,
+        pairs: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        let pairs = pairs.into_iter().map(|(k, v)| (k.as_ref().into(), v.as_ref().into())).collect();
+        self.0.columns.insert(column, Column::Keys(pairs));
+        self
+    }
+
+    /// `external_ids` with the vendor mark and these (contract §4.1).
+    pub(crate) fn ids(self, pairs: &[(&str, &str)]) -> Self {
+        self.keys("external_ids", [("vendor", VENDOR)].iter().chain(pairs).copied())
+    }
+
+    /// Adds the row to a unit's facts.
+    pub(crate) fn add(self, facts: &mut Facts) {
+        facts.rows.push(self.0);
+    }
+}
+
+/// A policy of a router that lets through (`nexthop` `None`) or reroutes.
+pub(crate) fn policy(
+    facts: &mut Facts,
+    router: &str,
+    priority: i64,
+    matching: &str,
+    nexthop: Option<IpAddr>,
+    ids: &[(&str, &str)],
+) {
+    let parent = RowKey::new(Table::LogicalRouter, router);
+    let key = policy_key(router, priority, matching);
+    let mut row = child(Table::Policy, &key, parent, "policies")
+        .whole("priority", Value::integer(priority))
+        .whole("match", Value::string(matching))
+        .whole("action", Value::string(if nexthop.is_some() { "reroute" } else { "allow" }))
+        .ids(ids);
+    if let Some(ip) = nexthop {
+        row = row.whole("nexthops", Value::strings([ip.to_string()]));
+    }
+    row.add(facts);
+}
+
+/// The port is in the group.
+pub(crate) fn member(group: &str, port: &str) -> MemberFact {
+    MemberFact {
+        row: RowKey::new(Table::PortGroup, group),
+        column: "ports",
+        element: RowKey::new(Table::LogicalSwitchPort, port),
+    }
+}
+
+/// Fields of a Kubernetes object.
+pub(crate) fn kube(facts: &mut Facts, object: &ObjectRef, uid: &Arc<str>, gate: Gate, fields: Fields) {
+    facts.kube.push(KubeFact { object: object.clone(), uid: Some(uid.clone()), gate, fields });
+}
+
+/// A condition of a Kubernetes object.
+pub(crate) fn condition(
+    facts: &mut Facts,
+    object: &ObjectRef,
+    uid: &Arc<str>,
+    gate: Gate,
+    (kind, status): (&str, bool),
+    (reason, message): (&str, &str),
+) {
+    let fields =
+        Fields::Condition { r#type: kind.into(), status, reason: reason.into(), message: message.into() };
+    kube(facts, object, uid, gate, fields);
+}
+
+/// A warning.
+pub(crate) fn warning(facts: &mut Facts, object: &ObjectRef, uid: &Arc<str>, reason: &str, message: &str) {
+    facts.events.push(EventFact {
+        object: object.clone(),
+        uid: Some(uid.clone()),
+        warning: true,
+        reason: reason.into(),
+        message: message.into(),
+        gate: Gate::Now,
+    });
+}
+
+/// The addresses of a lease, IPv4 first.
+pub(crate) fn addresses(lease: &Lease) -> impl Iterator<Item = IpAddr> + use<> {
+    lease.v4.map(IpAddr::V4).into_iter().chain(lease.v6.map(IpAddr::V6))
+}
+
+/// The addresses of a lease, each after the separator but the first.
+pub(crate) fn joined(lease: &Lease, separator: &str) -> String {
+    addresses(lease).map(|ip| ip.to_string()).collect::<Vec<_>>().join(separator)
+}
+
+/// `<mac> <v4> <v6>` as in column `addresses` (contract §4.2).
+pub(crate) fn port_address(lease: &Lease) -> String {
+    format!("{} {}", lease.mac, joined(lease, " "))
+}
+
+/// The IP object of a port (contract §1.2). `owner` is the owner reference, if any.
+pub(crate) fn ip_object(
+    lease: &Lease,
+    (namespace, pod, kind): (&str, &str, &str),
+    node: &str,
+    owner: Option<serde_json::Value>,
+) -> serde_json::Value {
+    let text = |ip: Option<String>| ip.unwrap_or_default();
+    let spec = crds::IpSpec {
+        pod_name: pod.into(),
+        namespace: namespace.into(),
+        subnet: lease.subnet.to_string(),
+        node_name: node.into(),
+        ip_address: joined(lease, ","),
+        v4_ip_address: text(lease.v4.map(|ip| ip.to_string())),
+        v6_ip_address: text(lease.v6.map(|ip| ip.to_string())),
+        mac_address: lease.mac.to_string(),
+        pod_type: kind.into(),
+        ..Default::default()
+    };
+    let mut labels = BTreeMap::from([
+        (crds::keys::SUBNET_LABEL, &*lease.subnet),
+        (crds::keys::IP_RESERVED_LABEL, "false"),
+        (&*lease.subnet, ""),
+    ]);
+    if !node.is_empty() {
+        labels.insert(crds::keys::NODE_NAME_LABEL, node);
+    }
+    let mut object = serde_json::json!({
+        "apiVersion": crds::API_VERSION,
+        "kind": "IP",
+        "metadata": {
+            "name": &*lease.port,
+            "labels": labels,
+            "finalizers": [crds::keys::FINALIZER],
+        },
+        "spec": spec,
+    });
+    if let Some(owner) = owner {
+        object["metadata"]["ownerReferences"] = serde_json::json!([owner]);
+    }
+    object
+}
