@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 
 use lab::cache::Cache;
+use lab::images::{self, Binaries};
 use lab::plan::{Family, Net};
 use lab::progress::{begin, quiet_step};
 use lab::state::{DEFAULT_NAME, Lab, lock, names};
@@ -34,6 +35,15 @@ enum Action {
     Programs,
     /// Print the folder with Debian trixie's OVS and OVN programs, making it if it is missing
     OvsRoot,
+    /// Build all images and import them into the nodes
+    Images {
+        /// Take Weir's programs as they are in the target folder
+        #[arg(long)]
+        no_build: bool,
+        /// Only pause, busybox and CoreDNS
+        #[arg(long)]
+        base: bool,
+    },
     /// Start a cluster (or bring one to the wished number of nodes)
     Up {
         /// How many nodes
@@ -150,6 +160,18 @@ fn act(arguments: Arguments) -> Result<ExitCode> {
             let programs = programs::ensure(&cache)?;
             let lab = life::up(name, nodes, family, &programs, &cache)?;
             println!("export KUBECONFIG={}", lab.kubeconfig().display());
+        }
+        Action::Images { no_build, base } => {
+            let cache = Cache::open()?;
+            let programs = programs::ensure(&cache)?;
+            let mut archives = images::base_archives(&cache, &programs)?;
+            if !base {
+                let binaries = if no_build { Binaries::AsTheyAre } else { Binaries::Build };
+                archives.push(images::weir_archive(&cache, &programs, binaries)?);
+            }
+            if let Some(lab) = Lab::open(name)? {
+                images::import(&lab, &archives)?;
+            }
         }
         Action::Down => life::down(name)?,
         Action::Status => return status(name),

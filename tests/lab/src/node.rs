@@ -254,7 +254,7 @@ pub fn delete(lab: &Lab, node: &Node) -> Result<()> {
 pub fn command_in(lab: &Lab, node: &Node) -> Result<Command> {
     let init = init(lab, node).with_context(|| format!("node {} is off", node.name))?;
     let mut enter = command("nsenter", ["--target", &init.pid.to_string()]);
-    enter.args(["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--wd=/", "--"]);
+    enter.args(["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"]);
     enter.env("PATH", crate::node_init::path_variable());
     Ok(enter)
 }

@@ -38,11 +38,11 @@ pub const INSIDE: &str = "/opt/weir-lab";
 /// (not the overlay: containerd stacks overlays of its own on them) and kept
 /// over a reboot. They also hide what the machine has there.
 pub const BINDS: &[&str] = &[
-    "/etc/cni",
+    "/etc/cni/net.d",
     "/etc/openvswitch",
     "/etc/origin",
     "/etc/ovn",
-    "/opt/cni",
+    "/opt/cni/bin",
     "/usr/local/bin",
     "/var/lib/cni",
     "/var/lib/containerd",
