@@ -1,0 +1,143 @@
+//! The northbound database session: its options, and its events as inputs.
+//!
+//! Flows in: [`ovsdb::Event`]s in arrival order. Flows out: at most one [`Input`] per
+//! event, in the same order, which is what lets the core rely on "a reply comes
+//! after the changes it caused".
+
+use std::sync::Arc;
+
+use ovsdb::{Endpoint, Event, Options, Schema};
+use tracing::{info, warn};
+
+use crate::facts::Table;
+use crate::flags::settings::Settings;
+use crate::io::Input;
+use crate::metrics::Shared;
+
+/// Database name.
+pub const DATABASE: &str = "OVN_Northbound";
+
+/// Columns that are followed. What changes often and decides nothing is left out:
+/// `Logical_Switch_Port.up` is one update per pod, `NB_Global.nb_cfg` and its
+/// relatives one per command of others.
+fn columns(table: Table) -> &'static [&'static str] {
+    match table {
+        Table::NbGlobal => &["name", "options", "external_ids", "ipsec"],
+        Table::LogicalRouter => {
+            &["name", "ports", "static_routes", "policies", "enabled", "options", "external_ids"]
+        }
+        Table::LogicalRouterPort => {
+            &["name", "mac", "networks", "peer", "enabled", "options", "ipv6_ra_configs", "external_ids"]
+        }
+        Table::StaticRoute => &[
+            "ip_prefix",
+            "nexthop",
+            "output_port",
+            "policy",
+            "route_table",
+            "bfd",
+            "options",
+            "external_ids",
+        ],
+        Table::Policy => &["priority", "match", "action", "nexthop", "nexthops", "options", "external_ids"],
+        Table::LogicalSwitch => &["name", "ports", "other_config", "external_ids"],
+        Table::LogicalSwitchPort => &[
+            "name",
+            "type",
+            "addresses",
+            "port_security",
+            "options",
+            "tag",
+            "parent_name",
+            "enabled",
+            "dhcpv4_options",
+            "dhcpv6_options",
+            "external_ids",
+        ],
+        Table::PortGroup => &["name", "ports", "external_ids"],
+    }
+}
+
+/// Session options from the settings.
+///
+/// # Errors
+/// Endpoints that can't be used, with the remedy.
+pub fn options(settings: &Settings) -> Result<Options, String> {
+    let endpoints = Endpoint::parse_list(&settings.nb_endpoints).map_err(|error| {
+        format!("--ovn-nb-addr: {error}; give tcp:HOST:PORT or unix:PATH, several separated by commas")
+    })?;
+    let mut options = Options::new(endpoints, DATABASE);
+    for table in Table::ALL {
+        options = options.table(table.name(), columns(table).iter().copied());
+    }
+    // Names of routers and switches have no index in the schema.
+    for table in [Table::LogicalRouter, Table::LogicalSwitch] {
+        options = options.index(table.name(), "name");
+    }
+    options.leader_only = true;
+    options.connect_timeout = settings.nb_connect_timeout;
+    options.request_timeout = settings.nb_request_timeout;
+    options.probe_interval = settings.nb_probe_interval;
+    options.client_name = format!("weir-controller {}", settings.pod_name);
+    Ok(options)
+}
+
+/// Turns events into inputs.
+#[derive(Default)]
+pub struct Translator {
+    schema: Option<Arc<Schema>>,
+}
+
+impl Translator {
+    /// The input that an event stands for, if any.
+    pub fn input(&mut self, event: Event, shared: &Shared) -> Option<Input> {
+        match event {
+            Event::Connected { endpoint, schema, missing } => {
+                info!(%endpoint, schema = %schema.version, "database connected");
+                if !missing.is_empty() {
+                    let missing: Vec<_> =
+                        missing.iter().map(|(table, column)| format!("{table}.{column}")).collect();
+                    warn!(
+                        ?missing,
+                        "the database's schema lacks columns; what needs them is off, upgrade ovn-central"
+                    );
+                }
+                shared.set_database(|database| {
+                    database.endpoint = Some(endpoint.to_string());
+                    database.missing =
+                        missing.iter().map(|(table, column)| format!("{table}.{column}")).collect();
+                });
+                self.schema = Some(schema);
+                None
+            }
+            Event::Replaced { replica, changes } => {
+                let schema = self.schema.clone()?;
+                info!(rows = changes.len(), "database loaded");
+                shared.set_database(|database| {
+                    database.synced = true;
+                    database.connections += 1;
+                    database.last_error = None;
+                });
+                Some(Input::NbLoaded { replica, changes, schema })
+            }
+            Event::Updated { replica, changes } => Some(Input::NbChanged { replica, changes }),
+            Event::Reply { tag, result } => Some(Input::NbReply { tag, result }),
+            Event::Disconnected { reason } => {
+                warn!(reason, "database connection lost");
+                shared.set_database(|database| {
+                    database.synced = false;
+                    database.last_error = Some(reason);
+                });
+                Some(Input::NbLost)
+            }
+            Event::Resync { reason } => {
+                warn!(reason, "database out of sync, loading again");
+                shared.set_database(|database| {
+                    database.resyncs += 1;
+                    database.last_error = Some(reason);
+                });
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! One kind's list and watch.
+//!
+//! Flows in: pages and event lines of one collection. Flows out: inputs for the
+//! core, and the kind's [`super::WatchStatus`].
+//!
+//! The loop has two states. Without a resource version it lists. With one it watches
+//! from there, window after window, and falls back to listing when the server says
+//! that the version is gone, or when watching failed several times in a row.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use kube::client::Body;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::decode::{BadObject, Decoder};
+use super::{Delivery, Statuses, WINDOW, WINDOW_GRACE, fingerprint, plural};
+use crate::facts::{Kind, ObjectRef};
+use crate::io::Input;
+use crate::kube_io::client::{Api, ApiError};
+use crate::kube_io::resource::Resource;
+use crate::objects::Object;
+
+/// Objects per page of a list.
+const PAGE: usize = 500;
+/// How long a page may take.
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the head of a watch's answer may take.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// First and longest pause after failures. The longest one is short: it is part
+/// of the time between "the network healed" and "deletions are known".
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
+/// Pause between looks for a kind that is not installed.
+const ABSENT_PAUSE: Duration = Duration::from_secs(30);
+/// Watches that fail in a row before listing again.
+const WATCH_ATTEMPTS: u32 = 3;
+/// A line longer than this is no event (etcd's limit for an object is 1.5 MiB).
+const LINE_LIMIT: usize = 32 << 20;
+
+type Key = (Arc<str>, Arc<str>);
+
+/// The watch of one kind.
+pub(super) struct Watch {
+    api: Api,
+    resource: Resource,
+    inputs: mpsc::Sender<Delivery>,
+    statuses: Statuses,
+    decoder: Decoder,
+    objects: HashMap<Key, Object>,
+    checksum: u64,
+    version: Option<String>,
+    failures: u32,
+    failing_since: Option<Instant>,
+    announced_absent: bool,
+}
+
+/// Why following stopped.
+#[derive(Debug)]
+enum Stop {
+    /// Nobody takes inputs any more.
+    Closed,
+    /// The window is over: go on.
+    Window,
+    /// Failed: pause, then go on.
+    Failed(ApiError),
+}
+
+impl From<ApiError> for Stop {
+    fn from(error: ApiError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+#[derive(Deserialize)]
+struct Page<'a> {
+    metadata: PageMeta,
+    #[serde(borrow)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PageMeta {
+    resource_version: String,
+    r#continue: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Line<'a> {
+    r#type: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct VersionOnly {
+    metadata: PageMeta,
+}
+
+/// Kinds that the controller can't work without. The others may be not installed.
+fn required(kind: Kind) -> bool {
+    !matches!(kind, Kind::Other(_))
+}
+
+impl Watch {
+    pub(super) fn new(
+        api: Api,
+        resource: Resource,
+        inputs: mpsc::Sender<Delivery>,
+        statuses: Statuses,
+    ) -> Self {
+        Self {
+            api,
+            resource,
+            inputs,
+            statuses,
+            decoder: Decoder::new(resource.kind),
+            objects: HashMap::new(),
+            checksum: 0,
+            version: None,
+            failures: 0,
+            failing_since: None,
+            announced_absent: false,
+        }
+    }
+
+    /// Runs until nobody takes inputs any more.
+    pub(super) async fn run(mut self) {
+        loop {
+            let result = if self.version.is_none() { self.list().await } else { self.follow().await };
+            match result {
+                Ok(()) | Err(Stop::Window) => self.recovered(),
+                Err(Stop::Closed) => return,
+                Err(Stop::Failed(error)) => {
+                    let pause = match self.failed(error).await {
+                        Ok(pause) => pause,
+                        Err(Closed) => return,
+                    };
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+    }
+
+    fn recovered(&mut self) {
+        self.failures = 0;
+        if let Some(since) = self.failing_since.take() {
+            info!(kind = plural(self.resource.kind), after = ?since.elapsed(), "watch works again");
+            self.statuses.with(self.resource.kind, |status| status.problem = None);
+        }
+    }
+
+    /// Notes a failure and says how long to pause.
+    async fn failed(&mut self, error: ApiError) -> Result<Duration, Closed> {
+        let kind = self.resource.kind;
+        if error.is_expired() {
+            debug!(kind = plural(kind), %error, "listing again");
+            self.version = None;
+            return Ok(BACKOFF.0);
+        }
+        if error.is_not_found() && !required(kind) {
+            return self.absent().await.map(|()| ABSENT_PAUSE);
+        }
+        self.failures += 1;
+        if self.version.is_some() && self.failures >= WATCH_ATTEMPTS {
+            self.version = None;
+        }
+        let remedy = match error.code() {
+            Some(404) => "; apply the CRDs of deploy/",
+            Some(401 | 403) => {
+                "; grant get, list and watch to the controller's ClusterRole (deploy/ has the complete one)"
+            }
+            _ => "",
+        };
+        let problem = format!("{error}{remedy}");
+        if self.failing_since.is_none() {
+            self.failing_since = Some(Instant::now());
+            warn!(kind = plural(kind), problem, "watch failed, trying again");
+        } else {
+            debug!(kind = plural(kind), problem, failures = self.failures, "watch failed again");
+        }
+        self.statuses.with(kind, |status| {
+            status.failures += 1;
+            status.problem = Some(problem);
+        });
+        let pause = BACKOFF.0.saturating_mul(1 << (self.failures - 1).min(8)).min(BACKOFF.1);
+        // Spread, so that 28 watches do not knock at once.
+        Ok(pause.mul_f64(rand::random_range(0.5..1.0)))
+    }
+
+    /// The kind is not installed, so it has no objects.
+    async fn absent(&mut self) -> Result<(), Closed> {
+        let kind = self.resource.kind;
+        if !self.announced_absent {
+            self.announced_absent = true;
+            info!(kind = plural(kind), "kind is not installed, looking again later");
+            self.objects.clear();
+            self.checksum = 0;
+            self.version = None;
+            self.send(Input::Listed(kind, Vec::new())).await?;
+        }
+        self.statuses.with(kind, |status| {
+            status.loaded = true;
+            status.absent = true;
+            status.objects = 0;
+            status.checksum = 0;
+            status.problem = None;
+            status.proof = Some(Instant::now());
+        });
+        Ok(())
+    }
+
+    async fn send(&self, input: Input) -> Result<(), Closed> {
+        self.inputs.send(Delivery { at: Instant::now(), input }).await.map_err(|_| Closed)
+    }
+
+    /// Lists everything, page by page. Nothing is passed on before the list is
+    /// complete, since it tells deletions too.
+    async fn list(&mut self) -> Result<(), Stop> {
+        let kind = self.resource.kind;
+        let mut objects: HashMap<Key, Object> = HashMap::new();
+        let mut next: Option<String> = None;
+        let version = loop {
+            let mut path = format!("{}?limit={PAGE}", self.resource.collection());
+            if let Some(token) = &next {
+                path.push_str("&continue=");
+                path.push_str(&escape(token));
+            }
+            let body = self.api.get(&path, LIST_TIMEOUT).await?;
+            self.statuses.with(kind, |status| status.proof = Some(Instant::now()));
+            let page: Page<'_> =
+                serde_json::from_slice(&body).map_err(|error| ApiError::Decode(error.to_string()))?;
+            for item in page.items.unwrap_or_default() {
+                match self.decoder.object(item.get()) {
+                    Ok(object) => {
+                        objects.insert(key(&object), object);
+                    }
+                    Err(bad) => {
+                        self.skip(&bad);
+                        // It exists, so it must not look deleted: its last good version stays.
+                        if let Ok(meta) = self.decoder.metadata(item.get()) {
+                            let key = (meta.namespace, meta.name);
+                            if let Some(known) = self.objects.get(&key) {
+                                objects.insert(key, known.clone());
+                            }
+                        }
+                    }
+                }
+            }
+            match page.metadata.r#continue.filter(|token| !token.is_empty()) {
+                Some(token) => next = Some(token),
+                None => break page.metadata.resource_version,
+            }
+        };
+        self.checksum = objects.values().map(|o| fingerprint(o.meta())).fold(0, u64::wrapping_add);
+        self.objects = objects;
+        self.version = Some(version.clone());
+        self.announced_absent = false;
+        let listed = self.objects.values().cloned().collect();
+        self.send(Input::Listed(kind, listed)).await?;
+        self.statuses.with(kind, |status| {
+            status.loaded = true;
+            status.absent = false;
+            status.lists += 1;
+            status.version = version;
+        });
+        self.publish_content();
+        Ok(())
+    }
+
+    fn publish_content(&self) {
+        self.statuses.with(self.resource.kind, |status| {
+            status.objects = self.objects.len();
+            status.checksum = self.checksum;
+        });
+    }
+
+    fn skip(&self, bad: &BadObject) {
+        let kind = self.resource.kind;
+        warn!(kind = plural(kind), object = bad.object, problem = bad.problem, "bad object, skipped");
+        self.statuses.with(kind, |status| status.bad += 1);
+    }
+
+    /// Watches for one window.
+    async fn follow(&mut self) -> Result<(), Stop> {
+        let version = self.version.clone().unwrap_or_default();
+        let path = format!(
+            "{}?watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={}",
+            self.resource.collection(),
+            escape(&version),
+            WINDOW.as_secs()
+        );
+        let started = Instant::now();
+        let body = self.api.stream(&path, HEAD_TIMEOUT).await?;
+        let deadline = Instant::now() + WINDOW + WINDOW_GRACE;
+        match tokio::time::timeout_at(deadline, self.read(body)).await {
+            Err(_) => Err(ApiError::Timeout(WINDOW + WINDOW_GRACE).into()),
+            Ok(Err(Stop::Window)) if started.elapsed() < Duration::from_secs(1) => {
+                // A server that ends watches at once (it is shutting down) must not be asked in a loop.
+                Err(ApiError::Transport("the watch was ended at once".to_owned()).into())
+            }
+            Ok(result) => result,
+        }
+    }
+
+    /// Reads event lines until the stream ends.
+    async fn read(&mut self, mut body: Body) -> Result<(), Stop> {
+        let kind = self.resource.kind;
+        let mut buffer: Vec<u8> = Vec::new();
+        loop {
+            match body.frame().await {
+                None => break,
+                Some(Err(error)) => {
+                    return Err(ApiError::Transport(crate::kube_io::client::chain(&error)).into());
+                }
+                Some(Ok(frame)) => {
+                    let Ok(data) = frame.into_data() else { continue };
+                    self.statuses.with(kind, |status| status.proof = Some(Instant::now()));
+                    // What works is no failure any more, even if the window ends badly.
+                    self.recovered();
+                    // Whole lines only; what is left of the last one waits for the next frame.
+                    let mut rest: &[u8] = &data;
+                    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                        let (line, tail) = rest.split_at(end);
+                        rest = tail.get(1..).unwrap_or_default();
+                        if buffer.is_empty() {
+                            self.line(line).await?;
+                        } else {
+                            buffer.extend_from_slice(line);
+                            let line = std::mem::take(&mut buffer);
+                            self.line(&line).await?;
+                        }
+                    }
+                    buffer.extend_from_slice(rest);
+                    if buffer.len() > LINE_LIMIT {
+                        return Err(ApiError::Decode("an endless event".to_owned()).into());
+                    }
+                    self.publish_content();
+                }
+            }
+        }
+        self.statuses.with(kind, |status| status.proof = Some(Instant::now()));
+        if buffer.is_empty() {
+            Err(Stop::Window)
+        } else {
+            Err(ApiError::Transport("the watch was cut".to_owned()).into())
+        }
+    }
+
+    /// Handles one event.
+    async fn line(&mut self, line: &[u8]) -> Result<(), Stop> {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return Ok(());
+        }
+        let event: Line<'_> =
+            serde_json::from_slice(line).map_err(|error| ApiError::Decode(format!("event: {error}")))?;
+        let json = event.object.get();
+        match event.r#type {
+            "ADDED" | "MODIFIED" => {
+                match self.decoder.object(json) {
+                    Ok(object) => {
+                        self.reached(object.meta().resource_version.to_string());
+                        self.apply(object).await?;
+                    }
+                    Err(bad) => {
+                        self.skip(&bad);
+                        if let Ok(meta) = self.decoder.metadata(json) {
+                            self.reached(meta.resource_version.to_string());
+                        }
+                    }
+                }
+                self.count();
+            }
+            "DELETED" => {
+                match self.decoder.metadata(json) {
+                    Ok(meta) => {
+                        self.reached(meta.resource_version.to_string());
+                        self.delete(meta.namespace, meta.name).await?;
+                    }
+                    Err(bad) => self.skip(&bad),
+                }
+                self.count();
+            }
+            "BOOKMARK" => {
+                let bookmark: VersionOnly = serde_json::from_str(json)
+                    .map_err(|error| ApiError::Decode(format!("bookmark: {error}")))?;
+                self.reached(bookmark.metadata.resource_version);
+            }
+            "ERROR" => {
+                #[derive(Default, Deserialize)]
+                #[serde(default)]
+                struct Code {
+                    code: u16,
+                }
+                let code = serde_json::from_str::<Code>(json).unwrap_or_default().code;
+                return Err(ApiError::from_answer(code, json.as_bytes()).into());
+            }
+            other => return Err(ApiError::Decode(format!("event of type {other}")).into()),
+        }
+        Ok(())
+    }
+
+    fn count(&self) {
+        self.statuses.with(self.resource.kind, |status| status.events += 1);
+    }
+
+    fn reached(&mut self, version: String) {
+        if !version.is_empty() {
+            self.statuses.with(self.resource.kind, |status| status.version.clone_from(&version));
+            self.version = Some(version);
+        }
+    }
+
+    async fn apply(&mut self, object: Object) -> Result<(), Closed> {
+        let new = fingerprint(object.meta());
+        let old = self.objects.insert(key(&object), object.clone());
+        if let Some(old) = &old {
+            let old = fingerprint(old.meta());
+            if old == new {
+                return Ok(());
+            }
+            self.checksum = self.checksum.wrapping_sub(old);
+        }
+        self.checksum = self.checksum.wrapping_add(new);
+        self.send(Input::Applied(object)).await
+    }
+
+    async fn delete(&mut self, namespace: Arc<str>, name: Arc<str>) -> Result<(), Closed> {
+        let kind = self.resource.kind;
+        if let Some(old) = self.objects.remove(&(namespace.clone(), name.clone())) {
+            self.checksum = self.checksum.wrapping_sub(fingerprint(old.meta()));
+        }
+        self.send(Input::Deleted(ObjectRef { kind, namespace, name })).await
+    }
+}
+
+/// Nobody takes inputs any more.
+struct Closed;
+
+impl From<Closed> for Stop {
+    fn from(_: Closed) -> Self {
+        Self::Closed
+    }
+}
+
+fn key(object: &Object) -> Key {
+    let meta = object.meta();
+    (meta.namespace.clone(), meta.name.clone())
+}
+
+/// Percent-encodes a query value (continue tokens are base64).
+fn escape(text: &str) -> String {
+    text.bytes().fold(String::with_capacity(text.len()), |mut out, byte| {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+        out
+    })
+}
