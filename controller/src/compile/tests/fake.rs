@@ -1,0 +1,253 @@
+//! A view without an engine: what a small cluster projects to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::io::Config;
+use crate::objects::StringMap;
+use crate::view::{Lease, LeaseState, NodeView, PodView, SubnetView, UnitKey, Usage, View, VpcView};
+
+/// Which families the cluster has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Families {
+    V4,
+    V6,
+    Dual,
+}
+
+impl Families {
+    /// `v4`, `v6`, or both joined by a comma.
+    pub(crate) fn pick(self, v4: &str, v6: &str) -> String {
+        match self {
+            Self::V4 => v4.into(),
+            Self::V6 => v6.into(),
+            Self::Dual => format!("{v4},{v6}"),
+        }
+    }
+    pub(crate) fn v4<T: std::str::FromStr<Err: std::fmt::Debug>>(self, text: &str) -> Option<T> {
+        (self != Self::V6).then(|| text.parse().unwrap())
+    }
+    pub(crate) fn v6<T: std::str::FromStr<Err: std::fmt::Debug>>(self, text: &str) -> Option<T> {
+        (self != Self::V4).then(|| text.parse().unwrap())
+    }
+}
+
+/// Flags as upstream's defaults (contract §8.1).
+pub(crate) fn config(families: Families) -> Config {
+    Config {
+        cluster_router: "ovn-cluster".into(),
+        node_switch: "join".into(),
+        node_switch_cidr: families.pick("100.64.0.0/16", "fd00:100:64::/112").into(),
+        node_switch_gateway: "".into(),
+        default_ls: "ovn-default".into(),
+        default_cidr: families.pick("10.16.0.0/16", "fd00:10:16::/112").into(),
+        default_gateway: "".into(),
+        default_exclude_ips: "".into(),
+        default_gateway_check: true,
+        service_cluster_ip_range: families.pick("10.96.0.0/12", "fd00:10:96::/112").into(),
+        network_type: "geneve".into(),
+        pod_nic_type: "veth-pair".into(),
+        enable_lb: true,
+        enable_ecmp: false,
+        ls_dnat_mod_dl_dst: true,
+        ls_ct_skip_dst_lport_ips: true,
+        node_local_dns_ip: "".into(),
+        skip_conntrack_dst_cidrs: "".into(),
+        northd_backoff_ms: 150,
+        seed: 1,
+        version: "v0.1.0".into(),
+    }
+}
+
+/// The projections of a cluster.
+pub(crate) struct Cluster {
+    pub(crate) config: Config,
+    pub(crate) pods: BTreeMap<(Arc<str>, Arc<str>), Arc<PodView>>,
+    pub(crate) nodes: BTreeMap<Arc<str>, Arc<NodeView>>,
+    pub(crate) subnets: BTreeMap<Arc<str>, Arc<SubnetView>>,
+    pub(crate) vpcs: BTreeMap<Arc<str>, Arc<VpcView>>,
+    pub(crate) namespaces: BTreeMap<Arc<str>, Arc<str>>,
+    pub(crate) bindings: BTreeMap<Arc<str>, Arc<Vec<Arc<str>>>>,
+    pub(crate) leases: BTreeMap<Arc<str>, LeaseState>,
+    pub(crate) usage: BTreeMap<Arc<str>, Arc<Usage>>,
+    pub(crate) orphans: BTreeMap<Arc<str>, Arc<str>>,
+    pub(crate) others: BTreeMap<&'static str, Arc<str>>,
+}
+
+impl Cluster {
+    /// Contract §10: node `n-1`, pod `a-0` in namespace `web`.
+    pub(crate) fn worked_example(families: Families) -> Self {
+        let mut cluster = Self {
+            config: config(families),
+            pods: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            subnets: BTreeMap::new(),
+            vpcs: BTreeMap::new(),
+            namespaces: [("web".into(), "ns-uid".into())].into(),
+            bindings: [("web".into(), Arc::new(vec!["ovn-default".into()]))].into(),
+            leases: BTreeMap::new(),
+            usage: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            others: [("ippools", "pool-uid".into()), ("bgp-confs", "bgp-uid".into())].into(),
+        };
+        let vpc = VpcView { uid: "vpc-uid".into(), ..VpcView::default() };
+        cluster.vpcs.insert("ovn-cluster".into(), Arc::new(vpc));
+        let join = families.pick("100.64.0.1", "fd00:100:64::1");
+        let default = families.pick("10.16.0.1", "fd00:10:16::1");
+        let (join_cidr, default_cidr) =
+            (cluster.config.node_switch_cidr.to_string(), cluster.config.default_cidr.to_string());
+        cluster.add_subnet("join", &join_cidr, &join, "ovn-cluster", true);
+        cluster.add_subnet("ovn-default", &default_cidr, &default, "ovn-cluster", true);
+        let node = NodeView {
+            uid: "node-uid".into(),
+            ipv4: families.v4("192.0.2.11"),
+            ipv6: families.v6("2001:db8::11"),
+            chassis: Some("chassis-1".into()),
+            ready: true,
+        };
+        cluster.nodes.insert("n-1".into(), Arc::new(node));
+        cluster.hold("node-n-1", "join", families.v4("100.64.0.2"), families.v6("fd00:100:64::2"), 1);
+        let pod = PodView {
+            uid: "pod-uid".into(),
+            node: "n-1".into(),
+            wants_network: true,
+            terminating: false,
+            requests: StringMap::new(),
+            owner: None,
+        };
+        cluster.pods.insert(("web".into(), "a-0".into()), Arc::new(pod));
+        cluster.hold("a-0.web", "ovn-default", families.v4("10.16.0.5"), families.v6("fd00:10:16::5"), 5);
+        for subnet in ["join", "ovn-default"] {
+            let mut usage = Usage::default();
+            if families != Families::V6 {
+                (usage.v4_available, usage.v4_using) = (65532, 1);
+                usage.v4_using_range = "x".into();
+            }
+            if families != Families::V4 {
+                (usage.v6_available, usage.v6_using) = ((1 << 64) - 4, 1);
+            }
+            cluster.usage.insert(subnet.into(), Arc::new(usage));
+        }
+        cluster
+    }
+
+    /// A subnet of the default VPC beside ours, and a custom VPC.
+    pub(crate) fn add_foreign(&mut self) {
+        self.add_subnet("sub1", "10.17.0.0/16", "10.17.0.1", "ovn-cluster", false);
+        let vpc = VpcView { uid: "vpc-1-uid".into(), ..VpcView::default() };
+        self.vpcs.insert("vpc-1".into(), Arc::new(vpc));
+    }
+
+    fn add_subnet(&mut self, name: &str, cidr: &str, gateway: &str, vpc: &str, ours: bool) {
+        let join = name == "join";
+        let spec = crds::SubnetSpec {
+            vpc: vpc.into(),
+            default: ours && !join,
+            protocol: crds::net::parse_dual_cidrs(cidr).unwrap().protocol().into(),
+            cidr_block: cidr.into(),
+            gateway: gateway.into(),
+            exclude_ips: gateway.split(',').map(Into::into).collect(),
+            provider: "ovn".into(),
+            gateway_type: "distributed".into(),
+            nat_outgoing: !join,
+            enable_lb: (!join).then_some(true),
+            ..Default::default()
+        };
+        let view = SubnetView {
+            uid: format!("{name}-uid").into(),
+            spec: Arc::new(spec),
+            deleting: false,
+            supported: true,
+            invalid: None,
+        };
+        self.subnets.insert(name.into(), Arc::new(view));
+    }
+
+    fn hold(
+        &mut self,
+        port: &str,
+        subnet: &str,
+        v4: Option<std::net::Ipv4Addr>,
+        v6: Option<std::net::Ipv6Addr>,
+        mac: u8,
+    ) {
+        let lease = Lease {
+            port: port.into(),
+            subnet: subnet.into(),
+            v4,
+            v6,
+            mac: format!("02:00:00:00:00:{mac:02x}").into(),
+            owner: "uid".into(),
+        };
+        self.leases.insert(port.into(), LeaseState::Held(Arc::new(lease)));
+    }
+
+    /// Every unit of the cluster.
+    pub(crate) fn units(&self) -> Vec<UnitKey> {
+        let mut units = vec![UnitKey::Globals];
+        units.extend(self.vpcs.keys().cloned().map(UnitKey::Vpc));
+        units.extend(self.subnets.keys().cloned().map(UnitKey::Subnet));
+        units.extend(self.nodes.keys().cloned().map(UnitKey::Node));
+        units.extend(self.namespaces.keys().cloned().map(UnitKey::Namespace));
+        units.extend(self.pods.keys().cloned().map(|(namespace, name)| UnitKey::Pod(namespace, name)));
+        units
+    }
+
+    pub(crate) fn pod_mut(&mut self, namespace: &str, name: &str) -> &mut PodView {
+        Arc::make_mut(self.pods.get_mut(&(namespace.into(), name.into())).expect("pod"))
+    }
+    pub(crate) fn node_mut(&mut self, name: &str) -> &mut NodeView {
+        Arc::make_mut(self.nodes.get_mut(name).expect("node"))
+    }
+    pub(crate) fn subnet_mut(&mut self, name: &str) -> &mut SubnetView {
+        Arc::make_mut(self.subnets.get_mut(name).expect("subnet"))
+    }
+}
+
+impl View for Cluster {
+    fn config(&self) -> &Config {
+        &self.config
+    }
+    fn pod(&self, namespace: &str, name: &str) -> Option<Arc<PodView>> {
+        self.pods.get(&(namespace.into(), name.into())).cloned()
+    }
+    fn node(&self, name: &str) -> Option<Arc<NodeView>> {
+        self.nodes.get(name).cloned()
+    }
+    fn subnet(&self, name: &str) -> Option<Arc<SubnetView>> {
+        self.subnets.get(name).cloned()
+    }
+    fn vpc(&self, name: &str) -> Option<Arc<str>> {
+        self.vpcs.get(name).map(|vpc| vpc.uid.clone())
+    }
+    fn vpc_view(&self, name: &str) -> Option<Arc<VpcView>> {
+        self.vpcs.get(name).cloned()
+    }
+    fn namespace(&self, name: &str) -> Option<Arc<(Arc<str>, StringMap)>> {
+        self.namespaces.get(name).map(|uid| Arc::new((uid.clone(), StringMap::new())))
+    }
+    fn lease(&self, port: &str) -> LeaseState {
+        self.leases.get(port).cloned().unwrap_or(LeaseState::None)
+    }
+    fn usage(&self, subnet: &str) -> Arc<Usage> {
+        self.usage.get(subnet).cloned().unwrap_or_default()
+    }
+    fn node_names(&self) -> Arc<BTreeSet<Arc<str>>> {
+        Arc::new(self.nodes.keys().cloned().collect())
+    }
+    fn subnet_names(&self) -> Arc<BTreeSet<Arc<str>>> {
+        Arc::new(self.subnets.keys().cloned().collect())
+    }
+    fn namespace_subnets(&self, namespace: &str) -> Arc<Vec<Arc<str>>> {
+        self.bindings.get(namespace).cloned().unwrap_or_default()
+    }
+    fn orphan_ip(&self, name: &str) -> Option<Arc<str>> {
+        self.orphans.get(name).cloned()
+    }
+    fn other(&self, plural: &'static str, _: &str, name: &str) -> Option<Arc<str>> {
+        self.others.get(plural).filter(|_| name != "gone").cloned()
+    }
+    fn has_column(&self, _: &str, _: &str) -> bool {
+        true
+    }
+}
