@@ -1,1 +1,19 @@
-//! e2e
+//! End-to-end tests of Weir: a real cluster, made by the lab, looked at from
+//! outside.
+//!
+//! ```text
+//! lab (running cluster) ─▶ cluster: kubectl, nodes, databases
+//!                              ├─▶ audit      who wrote what to the API server
+//!                              ├─▶ proxy      who wrote what to the northbound database
+//!                              └─▶ inventory  everything that exists, to compare before and after
+//! ```
+//!
+//! The tests themselves are in `tests/`. They share one cluster (its name is in
+//! `WEIR_E2E_LAB`, `make e2e` sets it) and run one after another, since they
+//! stop and break parts of it.
+
+pub mod audit;
+pub mod cluster;
+pub mod inventory;
+pub mod proxy;
+pub mod workload;
