@@ -362,6 +362,10 @@ impl Replica {
         let tables = self.tables.iter().map(|t| Arc::new(Table::new(t.layout.clone()))).collect();
         Self { schema: self.schema.clone(), tables: Arc::new(tables) }
     }
+    /// The same content under another edition of the schema.
+    pub(crate) fn with_schema(&self, schema: Arc<Schema>) -> Replica {
+        Self { schema, tables: self.tables.clone() }
+    }
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.tables.binary_search_by(|t| (**t.name()).cmp(name)).ok()
     }

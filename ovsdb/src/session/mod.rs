@@ -19,7 +19,10 @@
 //! state machine, [`queue`] the bounded event queue.
 
 mod driver;
+mod handshake;
+mod protocol;
 mod queue;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -171,10 +174,20 @@ enum Requester {
     Call(oneshot::Sender<Result<Vec<OperationResult>, TransactError>>),
 }
 
-/// A transaction on its way to the connection task.
+/// A transaction on its way to the connection task, and until it is answered.
 struct Request {
     requester: Requester,
     operations: Vec<Operation>,
+    _slot: Slot,
+}
+
+/// A place among the requests that may be in flight.
+struct Slot(Arc<AtomicUsize>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Handle of a session; clones share it. The session ends when all are dropped.
@@ -194,7 +207,7 @@ impl Session {
         let (producer, consumer) = queue::channel(options.max_queued_changes);
         let (state_sender, state) = watch::channel(SessionState::default());
         let waiting = Arc::new(AtomicUsize::new(0));
-        let task = driver::Driver::new(options, incoming, waiting.clone(), producer.clone(), state_sender);
+        let task = driver::Driver::new(options, incoming, producer.clone(), state_sender);
         tokio::spawn(task.run());
         (Session { requests, waiting, state, events: producer }, EventStream(consumer))
     }
@@ -203,7 +216,7 @@ impl Session {
     /// [`Event::Reply`] with this tag. While there is no synced connection the
     /// outcome is `Disconnected` at once.
     pub fn submit(&self, tag: u64, operations: Vec<Operation>) {
-        if let Err(error) = self.send(Request { requester: Requester::Tag(tag), operations }) {
+        if let Err(error) = self.send(Requester::Tag(tag), operations) {
             self.events.push(Event::Reply { tag, result: Err(error) });
         }
     }
@@ -212,7 +225,7 @@ impl Session {
     /// connection it waits for one, at most the request timeout.
     pub async fn transact(&self, operations: Vec<Operation>) -> Result<Vec<OperationResult>, TransactError> {
         let (sender, receiver) = oneshot::channel();
-        self.send(Request { requester: Requester::Call(sender), operations })?;
+        self.send(Requester::Call(sender), operations)?;
         let ended = |_| TransactError::new(TransactErrorKind::Disconnected, "session ended");
         receiver.await.map_err(ended)?
     }
@@ -227,14 +240,15 @@ impl Session {
         self.state.clone().wait_for(|s| s.synced).await.is_ok()
     }
 
-    fn send(&self, request: Request) -> Result<(), TransactError> {
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= MAX_REQUESTS {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+    fn send(&self, requester: Requester, operations: Vec<Operation>) -> Result<(), TransactError> {
+        let taken = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let slot = Slot(self.waiting.clone());
+        if taken >= MAX_REQUESTS {
             let kind = TransactErrorKind::Other("resources exhausted".into());
             return Err(TransactError::new(kind, "too many transactions in flight"));
         }
         self.requests
-            .send(request)
+            .send(Request { requester, operations, _slot: slot })
             .map_err(|_| TransactError::new(TransactErrorKind::Disconnected, "session ended"))
     }
 }

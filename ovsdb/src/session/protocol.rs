@@ -1,0 +1,518 @@
+//! The state machine of one connection, without I/O: bytes and time go in,
+//! bytes and events come out.
+//!
+//! Steps: ask who the server is and for the schema ([`Phase::Greeting`]), load
+//! what is wanted ([`Phase::Loading`]), follow it ([`Phase::Synced`]). An update
+//! that does not fit leads back to loading, a changed schema to greeting; anything
+//! else that is wrong ends the connection with a reason.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use super::handshake::{self, ServerStatus};
+use super::queue::Producer;
+use super::wire::{self, Message, RpcError};
+use super::{Event, Options, Request, Requester};
+use crate::delta;
+use crate::endpoint::Endpoint;
+use crate::error::{OperationResult, TransactError, TransactErrorKind};
+use crate::notation::Interner;
+use crate::op::Operation;
+use crate::replica::Replica;
+use crate::schema::Schema;
+
+/// Why a connection ends.
+pub(super) type Failure = String;
+
+/// What outlives a connection.
+#[derive(Default)]
+pub(super) struct Content {
+    /// The last complete content.
+    pub(super) replica: Option<Replica>,
+    /// The transaction it is as of; zero if the server does not say.
+    last_transaction: Option<String>,
+    interner: Interner,
+    /// Consecutive initial loads that timed out.
+    load_timeouts: u32,
+    /// Monitors made so far, for unique ids.
+    monitors: u64,
+    pub(super) resyncs: u64,
+}
+
+/// The id that stands for no transaction.
+const NO_TRANSACTION: &str = "00000000-0000-0000-0000-000000000000";
+/// An initial load may take at most so many doublings of the request timeout.
+const MAX_LOAD_DOUBLINGS: u32 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Greeting,
+    Loading,
+    Synced,
+}
+
+/// What a reply answers.
+enum Pending {
+    Ignored,
+    Echo,
+    ServerMonitor,
+    GetSchema,
+    Load { monitor: u64, since: bool },
+    Transact { request: Request, selects: Vec<Option<Arc<str>>>, count: usize },
+}
+
+struct Waiting {
+    what: Pending,
+    method: &'static str,
+    deadline: Option<Instant>,
+}
+
+/// One connection.
+pub(super) struct Protocol<'a> {
+    options: &'a Options,
+    endpoint: Endpoint,
+    content: &'a mut Content,
+    events: &'a Producer,
+    /// Bytes to send.
+    pub(super) out: BytesMut,
+    phase: Phase,
+    next_id: u64,
+    waiting: BTreeMap<u64, Waiting>,
+    /// No deadline in `waiting` is earlier.
+    next_deadline: Option<Instant>,
+    last_activity: Instant,
+    /// An echo was sent since the last activity.
+    probing: bool,
+    status: Option<ServerStatus>,
+    status_known: bool,
+    schema: Option<Arc<Schema>>,
+    /// The content being followed; not yet in `content` while loading.
+    current: Option<Replica>,
+    /// Replies that must come after the load under way.
+    held: Vec<Event>,
+    /// Whether `Connected` was told.
+    pub(super) announced: bool,
+    /// Since when the connection is in sync, for back-off.
+    pub(super) synced_at: Option<Instant>,
+}
+
+impl<'a> Protocol<'a> {
+    pub(super) fn new(
+        options: &'a Options,
+        endpoint: Endpoint,
+        content: &'a mut Content,
+        events: &'a Producer,
+        now: Instant,
+    ) -> Self {
+        let mut protocol = Self {
+            options,
+            endpoint,
+            content,
+            events,
+            out: BytesMut::new(),
+            phase: Phase::Greeting,
+            next_id: 1,
+            waiting: BTreeMap::new(),
+            next_deadline: None,
+            last_activity: now,
+            probing: false,
+            status: None,
+            status_known: false,
+            schema: None,
+            current: None,
+            held: Vec::new(),
+            announced: false,
+            synced_at: None,
+        };
+        protocol.call(now, Pending::Ignored, "set_db_change_aware", json!([true]));
+        protocol.call(now, Pending::ServerMonitor, "monitor_cond", handshake::monitor_params());
+        protocol.call(now, Pending::GetSchema, "get_schema", json!([options.database]));
+        protocol
+    }
+
+    /// Whether transactions may be submitted.
+    pub(super) fn is_synced(&self) -> bool {
+        self.phase == Phase::Synced
+    }
+
+    /// Resyncs of this session so far.
+    pub(super) fn resyncs(&self) -> u64 {
+        self.content.resyncs
+    }
+
+    fn register(&mut self, what: Pending, method: &'static str, deadline: Option<Instant>) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.next_deadline = self.next_deadline.into_iter().chain(deadline).min();
+        self.waiting.insert(id, Waiting { what, method, deadline });
+        id
+    }
+
+    fn call(&mut self, now: Instant, what: Pending, method: &'static str, params: serde_json::Value) {
+        let id = self.register(what, method, Some(now + self.options.request_timeout));
+        wire::write_request(&mut self.out, id, method, params);
+    }
+
+    /// Sends a transaction. Only when synced.
+    pub(super) fn transact(&mut self, now: Instant, mut request: Request) {
+        let operations = std::mem::take(&mut request.operations);
+        let longest_wait = operations.iter().map(wait_of).max().unwrap_or_default();
+        let selects = if operations.iter().any(|o| matches!(o, Operation::Select { .. })) {
+            operations.iter().map(|o| o.table().cloned()).collect()
+        } else {
+            Vec::new()
+        };
+        let id = self.next_id;
+        wire::write_transact(&mut self.out, id, &self.options.database, &operations);
+        let count = operations.len();
+        let deadline = now + self.options.request_timeout + longest_wait;
+        self.register(Pending::Transact { request, selects, count }, "transact", Some(deadline));
+    }
+
+    /// Bytes came in.
+    pub(super) fn activity(&mut self, now: Instant) {
+        self.last_activity = now;
+        self.probing = false;
+    }
+
+    /// When [`Self::on_time`] wants to be called.
+    pub(super) fn next_timer(&self) -> Option<Instant> {
+        self.next_deadline.into_iter().chain(self.next_probe()).min()
+    }
+
+    /// Half an interval of silence leads to an echo, a whole one to the end. Not
+    /// while the server gathers an initial load: that has its own bound.
+    fn next_probe(&self) -> Option<Instant> {
+        let interval = self.options.probe_interval;
+        if interval.is_zero() || self.phase == Phase::Loading {
+            return None;
+        }
+        Some(self.last_activity + if self.probing { interval } else { interval / 2 })
+    }
+
+    /// Time has come.
+    pub(super) fn on_time(&mut self, now: Instant) -> Result<(), Failure> {
+        if self.next_deadline.is_some_and(|d| d <= now) {
+            let late = self.waiting.values().find(|w| w.deadline.is_some_and(|d| d <= now));
+            if let Some(late) = late {
+                if matches!(late.what, Pending::Load { .. }) {
+                    self.content.load_timeouts = (self.content.load_timeouts + 1).min(MAX_LOAD_DOUBLINGS);
+                }
+                return Err(format!("no reply to {} in time", late.method));
+            }
+            self.next_deadline = self.waiting.values().filter_map(|w| w.deadline).min();
+        }
+        if self.next_probe().is_some_and(|p| p <= now) {
+            if self.probing {
+                return Err(format!("no sign of life for {:?}", self.options.probe_interval));
+            }
+            self.probing = true;
+            let id = self.register(Pending::Echo, "echo", None);
+            wire::write_request(&mut self.out, id, "echo", json!([]));
+        }
+        Ok(())
+    }
+
+    /// A message came in.
+    pub(super) fn message(&mut self, now: Instant, text: &[u8]) -> Result<(), Failure> {
+        match wire::parse(text)? {
+            Message::Request { id, method, params } => {
+                // Servers send no other request.
+                if method == "echo" {
+                    wire::write_echo_reply(&mut self.out, id, params);
+                }
+                Ok(())
+            }
+            Message::Notification { method, params } => self.notification(now, &method, params),
+            Message::Reply { id, result } => {
+                let Some(waiting) = self.waiting.remove(&id) else {
+                    return Err(format!("reply to the unknown request {id}"));
+                };
+                self.reply(now, waiting.what, result)
+            }
+        }
+    }
+
+    fn reply(
+        &mut self,
+        now: Instant,
+        what: Pending,
+        result: Result<Option<&RawValue>, RpcError>,
+    ) -> Result<(), Failure> {
+        match what {
+            Pending::Ignored | Pending::Echo => Ok(()),
+            Pending::Transact { request, selects, count } => {
+                let result = match result {
+                    Ok(result) => wire::parse_results(result, count, &selects, self.schema.as_deref()),
+                    Err(error) => Err(TransactError::from_wire(error.name(), None, error.details())),
+                };
+                self.answer(request.requester, result);
+                Ok(())
+            }
+            Pending::ServerMonitor => {
+                self.status_known = true;
+                // Servers before 2.9 have no `_Server`: then any that answers will do.
+                if let Ok(Some(initial)) = result {
+                    let mut status = ServerStatus::default();
+                    status.update(initial.get())?;
+                    self.status = Some(status);
+                }
+                self.greeted(now)
+            }
+            Pending::GetSchema => {
+                let schema = match result {
+                    Ok(Some(json)) => Schema::parse_str(json.get()).map_err(|e| e.to_string())?,
+                    Ok(None) => return Err("no schema in the reply to get_schema".into()),
+                    Err(error) => return Err(format!("get_schema: {} {}", error.name(), error.details())),
+                };
+                self.schema = Some(Arc::new(schema));
+                self.greeted(now)
+            }
+            Pending::Load { monitor, .. } if monitor != self.content.monitors => Ok(()),
+            Pending::Load { since, .. } => match result {
+                Ok(Some(json)) => self.loaded(now, since, json.get()),
+                Ok(None) => Err("no content in the reply to monitor".into()),
+                Err(error) if since && error.name() == "unknown method" => {
+                    self.load(now, false);
+                    Ok(())
+                }
+                Err(error) => Err(format!("monitor: {} {}", error.name(), error.details())),
+            },
+        }
+    }
+
+    /// Goes on when both server status and schema are known.
+    fn greeted(&mut self, now: Instant) -> Result<(), Failure> {
+        self.check_status()?;
+        let (Phase::Greeting, true, Some(schema)) = (self.phase, self.status_known, self.schema.clone())
+        else {
+            return Ok(());
+        };
+        let empty = Replica::new(schema.clone(), &self.options.tables, &self.options.indexes);
+        self.events.push(Event::Connected {
+            endpoint: self.endpoint.clone(),
+            schema: schema.clone(),
+            missing: missing(self.options, &schema),
+        });
+        self.announced = true;
+        // Differences only make sense to what has the same columns.
+        if !self.content.replica.as_ref().is_some_and(|r| r.same_layout(&empty)) {
+            self.content.last_transaction = None;
+        }
+        self.current = Some(empty);
+        self.load(now, true);
+        Ok(())
+    }
+
+    fn check_status(&self) -> Result<(), Failure> {
+        match &self.status {
+            Some(status) => status.accept(&self.options.database, self.options.leader_only),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks for the content: with the newest kind of monitor, or an older one.
+    fn load(&mut self, now: Instant, since: bool) {
+        self.phase = Phase::Loading;
+        self.content.monitors += 1;
+        let monitor = self.content.monitors;
+        let Some(current) = &self.current else { return };
+        let mut tables = serde_json::Map::new();
+        for table in current.tables().filter(|t| !t.layout().columns().is_empty()) {
+            let columns: Vec<&str> = table.layout().columns().iter().map(|(name, _)| &**name).collect();
+            tables.insert(table.name().to_string(), json!([{"columns": columns}]));
+        }
+        if tables.is_empty() {
+            self.synced(now, Vec::new());
+            return;
+        }
+        let mut params = json!([self.options.database, self.monitor_id(), tables]);
+        let method = if since { "monitor_cond_since" } else { "monitor_cond" };
+        if since && let Some(params) = params.as_array_mut() {
+            params.push(self.content.last_transaction.as_deref().unwrap_or(NO_TRANSACTION).into());
+        }
+        let bound = self.options.request_timeout * 2u32.pow(self.content.load_timeouts);
+        let id = self.register(Pending::Load { monitor, since }, method, Some(now + bound));
+        wire::write_request(&mut self.out, id, method, params);
+    }
+
+    fn monitor_id(&self) -> serde_json::Value {
+        json!([self.options.client_name, self.content.monitors])
+    }
+
+    /// The reply to the monitor request came.
+    fn loaded(&mut self, now: Instant, since: bool, json: &str) -> Result<(), Failure> {
+        let bad = |e: &dyn std::fmt::Display| format!("initial content: {e}");
+        let (found, last, updates): (bool, String, &RawValue) = if since {
+            serde_json::from_str(json).map_err(|e| bad(&e))?
+        } else {
+            (false, NO_TRANSACTION.into(), serde_json::from_str(json).map_err(|e| bad(&e))?)
+        };
+        let Some(mut replica) = self.current.take() else { return Err("content without a schema".into()) };
+        // Kept until the new content is complete, so that the next attempt has
+        // something to compare with if this one fails.
+        let before = self.content.replica.clone();
+        if let (true, Some(before)) = (found, &before) {
+            replica = before.with_schema(replica.schema().clone());
+        }
+        let deltas =
+            delta::parse(updates.get(), &replica, &mut self.content.interner).map_err(|e| bad(&e))?;
+        let mut changes = delta::apply(&mut replica, deltas).map_err(|e| bad(&e))?;
+        if let (false, Some(before)) = (found, before) {
+            changes = replica.changes_since(&before);
+        }
+        self.content.last_transaction = Some(last);
+        self.content.load_timeouts = 0;
+        self.current = Some(replica);
+        self.synced(now, changes);
+        Ok(())
+    }
+
+    fn synced(&mut self, now: Instant, changes: Vec<crate::replica::RowChange>) {
+        self.phase = Phase::Synced;
+        self.synced_at.get_or_insert(now);
+        if let Some(replica) = &self.current {
+            self.content.replica = Some(replica.clone());
+            self.events.push(Event::Replaced { replica: replica.clone(), changes });
+        }
+        for event in self.held.drain(..) {
+            self.events.push(event);
+        }
+    }
+
+    fn notification(&mut self, now: Instant, method: &str, params: Option<&RawValue>) -> Result<(), Failure> {
+        let text = params.map_or("[]", RawValue::get);
+        let unreadable = |e: serde_json::Error| format!("{method}: {e}");
+        match method {
+            "update3" => {
+                let (id, last, updates): (serde_json::Value, String, &RawValue) =
+                    serde_json::from_str(text).map_err(unreadable)?;
+                self.update(now, &id, Some(last), updates.get());
+                Ok(())
+            }
+            "update2" => {
+                let (id, updates): (serde_json::Value, &RawValue) =
+                    serde_json::from_str(text).map_err(unreadable)?;
+                if id != handshake::MONITOR_ID {
+                    self.update(now, &id, None, updates.get());
+                    return Ok(());
+                }
+                if let Some(status) = &mut self.status {
+                    status.update(updates.get())?;
+                }
+                if self.status_known { self.check_status() } else { Ok(()) }
+            }
+            // The database's schema was converted: begin anew with the new one.
+            "monitor_canceled" => {
+                let (id,): (serde_json::Value,) = serde_json::from_str(text).map_err(unreadable)?;
+                if id == self.monitor_id() && self.phase != Phase::Greeting {
+                    self.events.push(Event::Resync { reason: "the database's schema changed".into() });
+                    self.phase = Phase::Greeting;
+                    self.schema = None;
+                    self.content.last_transaction = None;
+                    self.content.monitors += 1;
+                    self.call(now, Pending::GetSchema, "get_schema", json!([self.options.database]));
+                }
+                Ok(())
+            }
+            // Lock notifications and whatever else: nothing was asked for.
+            _ => Ok(()),
+        }
+    }
+
+    fn update(&mut self, now: Instant, id: &serde_json::Value, last: Option<String>, updates: &str) {
+        // Updates of a monitor that a resync gave up still come for a while.
+        if self.phase != Phase::Synced || *id != self.monitor_id() {
+            return;
+        }
+        let Some(mut replica) = self.current.take() else { return };
+        let applied = delta::parse(updates, &replica, &mut self.content.interner)
+            .and_then(|deltas| delta::apply(&mut replica, deltas));
+        match applied {
+            Ok(changes) => {
+                self.content.last_transaction = last;
+                self.content.replica = Some(replica.clone());
+                self.current = Some(replica.clone());
+                if !changes.is_empty() {
+                    self.events.push(Event::Updated { replica, changes });
+                }
+            }
+            Err(error) => self.resync(now, format!("an update does not fit: {error}")),
+        }
+    }
+
+    /// Loads afresh on the same connection.
+    fn resync(&mut self, now: Instant, reason: String) {
+        tracing::warn!(endpoint = %self.endpoint, reason, "loading the database afresh");
+        self.content.resyncs += 1;
+        self.content.last_transaction = None;
+        self.events.push(Event::Resync { reason });
+        self.call(now, Pending::Ignored, "monitor_cancel", json!([self.monitor_id()]));
+        if let Some(schema) = self.schema.clone() {
+            self.current = Some(Replica::new(schema, &self.options.tables, &self.options.indexes));
+        }
+        self.load(now, true);
+    }
+
+    fn answer(&mut self, requester: Requester, result: Result<Vec<OperationResult>, TransactError>) {
+        match requester {
+            // Whoever asked may have gone away.
+            Requester::Call(sender) => drop(sender.send(result)),
+            Requester::Tag(tag) => {
+                let event = Event::Reply { tag, result };
+                if self.phase == Phase::Synced {
+                    self.events.push(event);
+                } else {
+                    self.held.push(event);
+                }
+            }
+        }
+    }
+
+    /// The connection is gone: whatever is in flight has an unknown outcome.
+    pub(super) fn close(mut self, reason: &str) {
+        for event in std::mem::take(&mut self.held) {
+            self.events.push(event);
+        }
+        self.phase = Phase::Synced;
+        for (_, waiting) in std::mem::take(&mut self.waiting) {
+            if let Pending::Transact { request, .. } = waiting.what {
+                let error = TransactError::new(TransactErrorKind::Disconnected, reason);
+                self.answer(request.requester, Err(error));
+            }
+        }
+        if self.announced {
+            self.events.push(Event::Disconnected { reason: reason.to_owned() });
+        }
+    }
+}
+
+/// How long an operation may block by itself.
+fn wait_of(operation: &Operation) -> Duration {
+    match operation {
+        Operation::Wait { timeout, .. } => timeout.map_or(Duration::from_secs(3600), Duration::from_millis),
+        _ => Duration::ZERO,
+    }
+}
+
+/// Wanted columns that a schema lacks.
+fn missing(options: &Options, schema: &Schema) -> Vec<(String, String)> {
+    let mut missing = Vec::new();
+    for (table, columns) in &options.tables {
+        if columns.is_empty() && !schema.tables.contains_key(table) {
+            missing.push((table.clone(), String::new()));
+        }
+        for column in columns {
+            if schema.column(table, column).is_none() {
+                missing.push((table.clone(), column.clone()));
+            }
+        }
+    }
+    missing
+}

@@ -63,7 +63,11 @@ impl Plan {
         let mut targets = Vec::new();
         let Some(row) = row else { return targets };
         for reference in self.tables[table].references.iter().filter(|r| r.strong == strong) {
-            let mut add = |atom: &Atom| targets.extend(atom.as_uuid().map(|u| (reference.table, u)));
+            // A server does not count references of a row to itself, and tells "itself"
+            // by the UUID alone.
+            let other = |u: &Uuid| !strong || *u != row.uuid;
+            let mut add =
+                |atom: &Atom| targets.extend(atom.as_uuid().filter(other).map(|u| (reference.table, u)));
             match &row.values()[reference.column] {
                 Value::Map(map) if reference.in_value => map.values().for_each(&mut add),
                 Value::Map(map) => map.keys().for_each(&mut add),

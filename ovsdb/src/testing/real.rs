@@ -99,7 +99,7 @@ impl Root {
     }
 }
 
-/// A real, standalone ovsdb-server on a unix socket in a directory of its own.
+/// A real ovsdb-server on a unix socket in a directory of its own.
 /// Ended, and its directory removed, when dropped.
 #[derive(Debug)]
 pub struct Server {
@@ -112,14 +112,30 @@ pub struct Server {
 const START: Duration = Duration::from_secs(20);
 
 impl Server {
-    /// Starts a server with a new database of this schema file.
+    /// Starts a server with a new standalone database of this schema file.
     pub fn start(schema: &Path) -> Result<Self, RealError> {
+        Self::create(schema, |db, schema| vec!["create".into(), db, schema])
+    }
+
+    /// Starts a cluster of one with a new northbound database.
+    pub fn clustered_northbound() -> Result<Self, RealError> {
+        let schema = Root::from_env()?.northbound_schema()?;
+        // Members can speak over unix sockets: no port to collide on.
+        Self::create(&schema, |db, schema| {
+            let address = format!("unix:{db}.raft");
+            vec!["create-cluster".into(), db, schema, address]
+        })
+    }
+
+    fn create(schema: &Path, args: impl FnOnce(String, String) -> Vec<String>) -> Result<Self, RealError> {
         let root = Root::from_env()?;
         let directory = std::env::temp_dir().join(format!("weir-{}", uuid::Uuid::new_v4().simple()));
         std::fs::create_dir(&directory).map_err(io(directory.display()))?;
         let mut server = Self { root, directory, child: None };
         let (db, schema) = (server.file("db"), schema.display().to_string());
-        server.root.run("usr/bin/ovsdb-tool", &server.directory, &["create", &db, &schema])?;
+        let args = args(db, schema);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        server.root.run("usr/bin/ovsdb-tool", &server.directory, &args)?;
         server.resume()?;
         Ok(server)
     }
@@ -172,7 +188,7 @@ impl Server {
     pub fn resume(&mut self) -> Result<(), RealError> {
         self.kill();
         // A killed server leaves its sockets behind.
-        for socket in [self.socket(), self.control_socket()] {
+        for socket in [self.socket(), self.control_socket(), self.directory.join("db.raft")] {
             let _ = std::fs::remove_file(socket);
         }
         let log = std::fs::File::create(self.directory.join("log")).map_err(io("log"))?;

@@ -1,0 +1,267 @@
+//! Updates of a monitor: read from `update2`/`update3` notation and applied to a
+//! replica.
+//!
+//! An update names what happened to each row: `initial` or `insert` with all
+//! columns that differ from their default, `modify` with differences, `delete`.
+//! The difference of a set or map is its symmetric difference with the old value
+//! (for a map, a pair whose key exists with another value sets it); that of a
+//! column with at most one value is the new value.
+//!
+//! What does not fit (an unknown table, column or row) is an error: the caller
+//! must load afresh, since a replica that misses something is worse than none.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use uuid::Uuid;
+
+use crate::notation::{Interner, UuidSeed, ValueSeed};
+use crate::replica::{Replica, Row, RowChange, TableLayout};
+use crate::schema::ColumnType;
+use crate::value::Value;
+
+/// What happened to one row.
+#[derive(Debug)]
+pub(crate) enum RowDelta {
+    Present { initial: bool, values: Box<[Value]> },
+    Modify(Vec<(usize, Value)>),
+    Delete,
+}
+
+/// The rows of one table, by its position in the replica.
+pub(crate) struct TableDelta {
+    table: usize,
+    rows: Vec<(Uuid, RowDelta)>,
+}
+
+/// An update that does not fit the replica.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DeltaError {
+    #[error("unreadable update: {0}")]
+    Syntax(#[from] serde_json::Error),
+    #[error("{1} of unknown row {2} in {0}")]
+    UnknownRow(Arc<str>, &'static str, Uuid),
+    #[error("insert of row {1} in {0}, which exists")]
+    Exists(Arc<str>, Uuid),
+}
+
+/// Reads `<table-updates2>`.
+pub(crate) fn parse(
+    json: &str,
+    replica: &Replica,
+    interner: &mut Interner,
+) -> Result<Vec<TableDelta>, DeltaError> {
+    let mut deserializer = serde_json::Deserializer::from_str(json);
+    let deltas = TablesSeed { replica, interner }.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(deltas)
+}
+
+/// Applies an update: all of it, or (on an error) an unspecified part of it; the
+/// replica is then to be thrown away.
+pub(crate) fn apply(replica: &mut Replica, deltas: Vec<TableDelta>) -> Result<Vec<RowChange>, DeltaError> {
+    let mut changes = Vec::with_capacity(deltas.iter().map(|d| d.rows.len()).sum());
+    for delta in deltas {
+        let table = replica.table_mut(delta.table);
+        let name = table.name().clone();
+        let layout = table.layout().clone();
+        for (uuid, row) in delta.rows {
+            let change = match row {
+                RowDelta::Present { initial, values } => {
+                    let new = Arc::new(Row::new(uuid, layout.clone(), values));
+                    let old = table.put(new.clone());
+                    if old.is_some() && !initial {
+                        return Err(DeltaError::Exists(name, uuid));
+                    }
+                    (old, Some(new))
+                }
+                RowDelta::Modify(columns) => {
+                    let Some(old) = table.get(&uuid).cloned() else {
+                        return Err(DeltaError::UnknownRow(name, "modification", uuid));
+                    };
+                    let mut values: Box<[Value]> = old.values().into();
+                    for (position, difference) in columns {
+                        modify(&mut values[position], difference, &layout.columns()[position].1);
+                    }
+                    let new = Arc::new(Row::new(uuid, layout.clone(), values));
+                    table.put(new.clone());
+                    (Some(old), Some(new))
+                }
+                RowDelta::Delete => match table.take(&uuid) {
+                    Some(old) => (Some(old), None),
+                    None => return Err(DeltaError::UnknownRow(name, "deletion", uuid)),
+                },
+            };
+            changes.push(RowChange { table: name.clone(), uuid, old: change.0, new: change.1 });
+        }
+    }
+    Ok(changes)
+}
+
+/// Applies the difference that a `modify` gives for one column.
+pub(crate) fn modify(held: &mut Value, difference: Value, ty: &ColumnType) {
+    if ty.max == 1 {
+        *held = difference;
+        return;
+    }
+    match (held, difference) {
+        (Value::Set(held), Value::Set(difference)) => held.symmetric_difference_with(&difference),
+        (Value::Map(held), Value::Map(difference)) => {
+            for (key, value) in &difference {
+                if held.get(key) == Some(value) {
+                    held.remove(key);
+                } else {
+                    held.insert(key.clone(), value.clone());
+                }
+            }
+        }
+        (held, difference) => *held = difference,
+    }
+}
+
+struct TablesSeed<'a> {
+    replica: &'a Replica,
+    interner: &'a mut Interner,
+}
+
+impl<'de> DeserializeSeed<'de> for TablesSeed<'_> {
+    type Value = Vec<TableDelta>;
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Self::Value, D::Error> {
+        d.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for TablesSeed<'_> {
+    type Value = Vec<TableDelta>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("updates by table")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut deltas = Vec::new();
+        while let Some(name) = map.next_key::<String>()? {
+            let table = self.replica.position(&name);
+            let table = table.ok_or_else(|| A::Error::custom(format!("table {name} is not monitored")))?;
+            let layout = self.replica.table_at(table).layout();
+            let rows = map.next_value_seed(RowsSeed { layout, interner: &mut *self.interner })?;
+            deltas.push(TableDelta { table, rows });
+        }
+        Ok(deltas)
+    }
+}
+
+struct RowsSeed<'a> {
+    layout: &'a TableLayout,
+    interner: &'a mut Interner,
+}
+
+impl<'de> DeserializeSeed<'de> for RowsSeed<'_> {
+    type Value = Vec<(Uuid, RowDelta)>;
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Self::Value, D::Error> {
+        d.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for RowsSeed<'_> {
+    type Value = Vec<(Uuid, RowDelta)>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("row updates by UUID")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut rows = Vec::new();
+        while let Some(uuid) = map.next_key_seed(UuidSeed)? {
+            let row = map.next_value_seed(RowSeed { layout: self.layout, interner: &mut *self.interner })?;
+            rows.push((uuid, row));
+        }
+        Ok(rows)
+    }
+}
+
+struct RowSeed<'a> {
+    layout: &'a TableLayout,
+    interner: &'a mut Interner,
+}
+
+impl<'de> DeserializeSeed<'de> for RowSeed<'_> {
+    type Value = RowDelta;
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<RowDelta, D::Error> {
+        d.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for RowSeed<'_> {
+    type Value = RowDelta;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a row update")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RowDelta, A::Error> {
+        let kind: String = map.next_key()?.ok_or_else(|| A::Error::custom("empty row update"))?;
+        let columns = ColumnsSeed { layout: self.layout, interner: self.interner };
+        let delta = match kind.as_str() {
+            "initial" | "insert" => {
+                let mut values = self.layout.defaults();
+                for (position, value) in map.next_value_seed(columns)? {
+                    values[position] = value;
+                }
+                RowDelta::Present { initial: kind == "initial", values }
+            }
+            "modify" => RowDelta::Modify(map.next_value_seed(columns)?),
+            "delete" => {
+                map.next_value::<IgnoredAny>()?;
+                RowDelta::Delete
+            }
+            other => return Err(A::Error::custom(format!("unknown row update {other}"))),
+        };
+        match map.next_key::<IgnoredAny>()? {
+            None => Ok(delta),
+            Some(_) => Err(A::Error::custom("row update with two kinds")),
+        }
+    }
+}
+
+struct ColumnsSeed<'a> {
+    layout: &'a TableLayout,
+    interner: &'a mut Interner,
+}
+
+impl<'de> DeserializeSeed<'de> for ColumnsSeed<'_> {
+    type Value = Vec<(usize, Value)>;
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Self::Value, D::Error> {
+        d.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ColumnsSeed<'_> {
+    type Value = Vec<(usize, Value)>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("columns")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut columns = Vec::with_capacity(self.layout.columns().len());
+        while let Some(position) = map.next_key_seed(PositionSeed(self.layout))? {
+            let ty = Some(&self.layout.columns()[position].1);
+            columns.push((position, map.next_value_seed(ValueSeed { ty, interner: &mut *self.interner })?));
+        }
+        Ok(columns)
+    }
+}
+
+/// A column's name, read as its position.
+struct PositionSeed<'a>(&'a TableLayout);
+
+impl<'de> DeserializeSeed<'de> for PositionSeed<'_> {
+    type Value = usize;
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<usize, D::Error> {
+        d.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for PositionSeed<'_> {
+    type Value = usize;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a monitored column")
+    }
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<usize, E> {
+        self.0.position(name).ok_or_else(|| E::custom(format!("column {name} is not monitored")))
+    }
+}
