@@ -4,9 +4,12 @@
 //! each stage a module that knows only the ones before it (docs/architecture.md).
 
 pub mod claims;
+pub mod commit;
 pub mod compile;
 pub mod core;
+pub mod desired;
 pub mod diagnostics;
+pub mod engine;
 pub mod events;
 pub mod facts;
 pub mod flags;
@@ -19,6 +22,8 @@ pub mod logs;
 pub mod metrics;
 pub mod nb_io;
 pub mod objects;
+pub mod publish;
 pub mod run;
 pub mod view;
 pub mod watch;
+pub mod world;

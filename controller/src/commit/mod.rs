@@ -1,0 +1,632 @@
+//! Commit: makes the northbound database equal to the desired state, row by row,
+//! for the rows that were touched.
+//!
+//! Flows in: touched rows and memberships, changes of the replica, replies, time.
+//! Flows out: transactions (each behind the epoch fence), and the units whose rows
+//! became, or ceased to be, what they should be. Level-triggered: a row is compared
+//! with the live replica, so a restart, a lost reply and a change by hand are the
+//! same case. At most one wave of transactions is in flight; meanwhile changes
+//! gather, so batches grow with load by themselves.
+
+mod build;
+mod diff;
+mod epoch;
+mod index;
+mod pending;
+mod plan;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use ovsdb::{OperationResult, Replica, Row, RowChange, Schema, TransactError, TransactErrorKind, Uuid};
+
+use crate::desired::{Desired, Touched};
+use crate::facts::{Facts, Keep, MemberFact, RowFact, RowKey, Table};
+use crate::io::{Config, Output};
+use crate::view::UnitKey;
+use crate::world::PortRow;
+
+pub use epoch::EPOCH_KEY;
+use epoch::Epoch;
+use index::{Effects, Index};
+pub use index::{MEMBER_COLUMNS, PARENT_COLUMNS};
+use pending::{Group, Item, Pending, Phase};
+
+/// First and longest back-off after a failure, milliseconds.
+const BACK_OFF_MS: (u64, u64) = (500, 60_000);
+/// An acknowledged group whose rows still differ is sent again this often before
+/// it counts as failing (the desired state may simply have moved on meanwhile).
+const UNCONVERGED: u32 = 3;
+
+/// A group after a failure.
+struct BackOff {
+    until_ms: u64,
+    failures: u32,
+    error: String,
+}
+
+/// A transaction in flight.
+struct Flight {
+    groups: Vec<Group>,
+    /// Transactions of the same wave that make rows this one refers to.
+    after: BTreeSet<u64>,
+}
+
+/// Numbers since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counters {
+    /// Transactions sent, epoch tokens included.
+    pub transactions: u64,
+    /// Operations in them, fences not counted.
+    pub operations: u64,
+    /// Transactions that the server refused.
+    pub failures: u64,
+    /// Transactions whose outcome was lost with the connection.
+    pub lost: u64,
+    /// Groups that had to be sent again although they were acknowledged.
+    pub unconverged: u64,
+}
+
+/// The stage.
+#[derive(Default)]
+pub struct Commit {
+    index: Index,
+    schema: Option<Arc<Schema>>,
+    connected: bool,
+    epoch: Epoch,
+    pending: Pending,
+    strays: BTreeMap<RowKey, BTreeSet<Uuid>>,
+    blocked_on: BTreeMap<RowKey, BTreeSet<Group>>,
+    back_offs: BTreeMap<Group, BackOff>,
+    due: BTreeSet<(u64, Group)>,
+    unconverged: BTreeMap<Group, u32>,
+    flights: BTreeMap<u64, Flight>,
+    failed: BTreeSet<u64>,
+    /// Groups of failed transactions, to be sent on their own.
+    isolate: VecDeque<Vec<Group>>,
+    tag: u64,
+    incarnations: u64,
+    notify: BTreeSet<UnitKey>,
+    counters: Counters,
+    fenced: bool,
+}
+
+impl Commit {
+    /// The database is connected and loaded. Returns port rows whose presence may
+    /// have changed.
+    pub fn loaded(
+        &mut self,
+        config: &Config,
+        desired: &Desired,
+        replica: Replica,
+        changes: &[RowChange],
+        schema: Arc<Schema>,
+    ) -> BTreeSet<RowKey> {
+        self.schema = Some(schema);
+        self.connected = true;
+        let keys = self.changed(config, desired, replica, changes);
+        self.resolve_epoch();
+        keys
+    }
+
+    /// The database changed. Returns the natural keys concerned.
+    pub fn changed(
+        &mut self,
+        config: &Config,
+        desired: &Desired,
+        replica: Replica,
+        changes: &[RowChange],
+    ) -> BTreeSet<RowKey> {
+        let effects = self.index.apply(config, replica, changes);
+        if effects.globals {
+            self.watch_epoch();
+        }
+        self.absorb(desired, &effects);
+        effects.rows
+    }
+
+    fn absorb(&mut self, desired: &Desired, effects: &Effects) {
+        for key in &effects.rows {
+            self.touch_row(desired, key);
+            for (row, column) in desired.groups_of(key) {
+                self.touch_member(desired, MemberFact { row: row.clone(), column, element: key.clone() });
+            }
+            if self.index.find(key).next().is_some() {
+                for group in self.blocked_on.remove(key).into_iter().flatten() {
+                    if self.pending.phase(&group) == Some(Phase::Blocked) {
+                        self.pending.set_ready(&group);
+                    }
+                }
+            }
+        }
+        for (row, column, element) in &effects.members {
+            self.touch_member(desired, MemberFact { row: row.clone(), column, element: element.clone() });
+        }
+    }
+
+    /// Units changed their facts.
+    pub fn touch(&mut self, desired: &Desired, unit: &UnitKey, touched: &Touched) {
+        for key in &touched.rows {
+            self.touch_row(desired, key);
+        }
+        for member in &touched.members {
+            self.touch_member(desired, member.clone());
+        }
+        for keep in &touched.keeps {
+            self.touch_kept(desired, keep);
+        }
+        // New facts deserve a new attempt at once.
+        let group = Group::Unit(unit.clone());
+        if (!touched.rows.is_empty() || !touched.members.is_empty())
+            && self.pending.phase(&group) == Some(Phase::BackOff)
+        {
+            self.pending.set_ready(&group);
+        }
+        self.unconverged.remove(&group);
+    }
+
+    /// Something has to be kept although no unit states it, or not any more.
+    pub fn touch_kept(&mut self, desired: &Desired, keep: &Keep) {
+        let keys = match keep {
+            Keep::Row(key) => vec![key.clone()],
+            Keep::Marked(table, name, value) => self.index.marked(*table, name, value),
+        };
+        for key in keys {
+            self.touch_row(desired, &key);
+            for (row, column) in self.index.memberships(&key) {
+                self.touch_member(desired, MemberFact { row, column, element: key.clone() });
+            }
+        }
+    }
+
+    fn kept(&self, desired: &Desired, key: &RowKey, uuid: &Uuid) -> bool {
+        let ids = self.index.row(key.table, uuid).and_then(|row| row.get("external_ids"));
+        desired.kept(key, ids.into_iter().flat_map(ovsdb::Value::map_strings))
+    }
+
+    fn touch_row(&mut self, desired: &Desired, key: &RowKey) {
+        let item = Item::Row(key.clone());
+        let fact = desired.row(key);
+        let chosen = fact.as_deref().and_then(|fact| self.choose(fact));
+        match (&fact, desired.owner(key)) {
+            (Some(fact), Some(owner)) => {
+                let clean = chosen.is_some_and(|uuid| self.row_holds(fact, &uuid));
+                self.judge(item, clean, Group::Unit(owner.clone()));
+            }
+            _ => self.close(&item),
+        }
+        self.notify.extend(desired.owners(key).cloned());
+        // Of several rows with the key one is enough; a claimed row nobody wants goes.
+        let strays: BTreeSet<Uuid> = self
+            .index
+            .find(key)
+            .filter(|uuid| Some(*uuid) != chosen && self.index.claimed(uuid))
+            .filter(|uuid| !self.kept(desired, key, uuid))
+            .collect();
+        let before = self.strays.remove(key).unwrap_or_default();
+        for uuid in before.difference(&strays) {
+            self.close(&Item::Stray(key.table, *uuid));
+        }
+        for uuid in &strays {
+            self.pending.open(Item::Stray(key.table, *uuid), Group::Stray(key.table, *uuid));
+        }
+        if !strays.is_empty() {
+            self.strays.insert(key.clone(), strays);
+        }
+    }
+
+    fn touch_member(&mut self, desired: &Desired, member: MemberFact) {
+        let owners = desired.member_owners(&member);
+        let present = self.member_present(&member);
+        self.notify.extend(owners.iter().cloned());
+        let group = match owners.first() {
+            Some(owner) => Group::Unit(owner.clone()),
+            // Only rows of ours are taken out, and only of sets that are ours to fill.
+            None if present && self.is_ours(desired, &member) => match desired.owner(&member.element) {
+                Some(owner) => Group::Unit(owner.clone()),
+                None => Group::Leftover(member.element.clone()),
+            },
+            None => return self.close(&Item::Member(member)),
+        };
+        let clean = present != owners.is_empty();
+        self.judge(Item::Member(member), clean, group);
+    }
+
+    fn is_ours(&self, desired: &Desired, member: &MemberFact) -> bool {
+        let key = &member.element;
+        let ours = |uuid: &Uuid| self.index.claimed(uuid) && !self.kept(desired, key, uuid);
+        desired.owner(&member.row).is_some() && self.index.find(key).any(|uuid| ours(&uuid))
+    }
+
+    fn judge(&mut self, item: Item, clean: bool, group: Group) {
+        if clean {
+            self.close(&item);
+        } else {
+            self.pending.open(item, group);
+        }
+    }
+
+    fn close(&mut self, item: &Item) {
+        if let Some(group) = self.pending.close(item) {
+            self.settled(&group);
+        }
+    }
+
+    /// Nothing is left to do for a group.
+    fn settled(&mut self, group: &Group) {
+        if let Some(back_off) = self.back_offs.remove(group) {
+            self.due.remove(&(back_off.until_ms, group.clone()));
+        }
+        self.unconverged.remove(group);
+        self.notify.extend(group.unit().cloned());
+    }
+
+    /// Of several rows with the same natural key, the one to keep: ours before
+    /// others', held by the right parent, with the fewest differences.
+    fn choose(&self, fact: &RowFact) -> Option<Uuid> {
+        let mut rows = self.index.find(&fact.row);
+        let first = rows.next()?;
+        let Some(second) = rows.next() else { return Some(first) };
+        let rank = |uuid: &Uuid| {
+            let row = self.index.row(fact.row.table, uuid);
+            let differences = match (&self.schema, row) {
+                (Some(schema), Some(row)) => diff::columns(schema, fact, row).len(),
+                _ => usize::MAX,
+            };
+            (!self.index.claimed(uuid), !self.held_by(fact, uuid), differences, *uuid)
+        };
+        [first, second].into_iter().chain(rows).min_by_key(rank)
+    }
+
+    fn held_by(&self, fact: &RowFact, uuid: &Uuid) -> bool {
+        let parents = self.index.parents(uuid);
+        match &fact.parent {
+            None => parents.is_empty(),
+            Some((parent, _)) => {
+                let wanted = self.index.find(parent).find(|p| parents.contains(&(parent.table, *p)));
+                wanted.is_some() && parents.len() == 1
+            }
+        }
+    }
+
+    fn row_holds(&self, fact: &RowFact, uuid: &Uuid) -> bool {
+        let row = self.index.row(fact.row.table, uuid);
+        let (Some(schema), Some(row)) = (&self.schema, row) else { return false };
+        self.held_by(fact, uuid) && diff::columns(schema, fact, row).is_empty()
+    }
+
+    fn member_present(&self, member: &MemberFact) -> bool {
+        let element = self.index.find(&member.element).next();
+        let holder = self.index.find(&member.row).next();
+        let (Some(element), Some(holder)) = (element, holder) else { return false };
+        self.index.has((member.row.table, &holder), member.column, element)
+    }
+
+    /// Everything that a unit states is in the replica, and nothing of it is on its
+    /// way to be changed.
+    pub fn committed(&self, unit: &UnitKey, facts: &Facts) -> bool {
+        let group = Group::Unit(unit.clone());
+        self.pending.phase(&group).is_none()
+            && facts.rows.iter().all(|fact| !self.pending.has(&Item::Row(fact.row.clone())))
+            && facts.members.iter().all(|member| !self.pending.has(&Item::Member(member.clone())))
+    }
+
+    /// Units whose state may have changed since the last call.
+    pub fn take_notified(&mut self) -> BTreeSet<UnitKey> {
+        std::mem::take(&mut self.notify)
+    }
+
+    /// The connection is lost: what was in flight may or may not have happened. The
+    /// next load tells.
+    pub fn lost(&mut self) {
+        self.connected = false;
+        if let Epoch::Writing(_, token, _) = &self.epoch {
+            self.epoch = Epoch::Elected(token.clone());
+        }
+        for (_, flight) in std::mem::take(&mut self.flights) {
+            self.counters.lost += 1;
+            self.land(&flight.groups);
+        }
+        self.failed.clear();
+        self.isolate.clear();
+    }
+
+    /// Groups whose transaction is over: done, or ready again.
+    fn land(&mut self, groups: &[Group]) {
+        for group in groups {
+            if self.pending.items(group).is_empty() {
+                self.pending.forget(group);
+                self.settled(group);
+            } else if self.pending.phase(group) == Some(Phase::InFlight) {
+                self.pending.set_ready(group);
+            }
+        }
+    }
+
+    /// A transaction was answered; its updates are in the replica already.
+    pub fn reply(&mut self, now_ms: u64, tag: u64, result: Result<Vec<OperationResult>, TransactError>) {
+        if let Epoch::Writing(ours, ..) = &self.epoch
+            && *ours == tag
+        {
+            return self.epoch_reply(result.err());
+        }
+        let Some(flight) = self.flights.remove(&tag) else { return };
+        match result {
+            Ok(_) => {
+                for group in &flight.groups {
+                    if self.pending.items(group).is_empty() {
+                        continue;
+                    }
+                    self.counters.unconverged += 1;
+                    let times = self.unconverged.entry(group.clone()).or_default();
+                    *times += 1;
+                    if *times >= UNCONVERGED {
+                        let error = "acknowledged, but the database does not show it; another writer \
+                                     may be changing the same rows";
+                        self.back_off(now_ms, group, error.to_owned());
+                    }
+                }
+                self.land(&flight.groups);
+            }
+            Err(error) => self.refused(now_ms, tag, &flight, &error),
+        }
+        if self.flights.is_empty() {
+            self.failed.clear();
+        }
+    }
+
+    fn refused(&mut self, now_ms: u64, tag: u64, flight: &Flight, error: &TransactError) {
+        self.failed.insert(tag);
+        match error.kind {
+            // The only waits are fences.
+            TransactErrorKind::WaitTimedOut => {
+                self.land(&flight.groups);
+                self.fence_off();
+            }
+            TransactErrorKind::Disconnected => {
+                self.counters.lost += 1;
+                self.connected = false;
+                self.land(&flight.groups);
+            }
+            _ if error.retryable() => {
+                self.counters.failures += 1;
+                for group in &flight.groups {
+                    self.back_off(now_ms, group, error.to_string());
+                }
+                self.land(&flight.groups);
+            }
+            // It referred to rows of a transaction that failed: no fault of its own.
+            _ if flight.after.iter().any(|tag| self.failed.contains(tag)) => {
+                self.counters.failures += 1;
+                self.land(&flight.groups);
+            }
+            _ => {
+                self.counters.failures += 1;
+                match flight.groups.as_slice() {
+                    [culprit] => self.back_off(now_ms, culprit, error.to_string()),
+                    several => {
+                        let (a, b) = several.split_at(several.len() / 2);
+                        self.isolate.push_back(a.to_vec());
+                        self.isolate.push_back(b.to_vec());
+                    }
+                }
+                self.land(&flight.groups);
+            }
+        }
+    }
+
+    fn back_off(&mut self, now_ms: u64, group: &Group, error: String) {
+        let failures = self.back_offs.get(group).map_or(0, |b| b.failures) + 1;
+        let delay = BACK_OFF_MS.0.saturating_mul(1 << failures.min(8).saturating_sub(1)).min(BACK_OFF_MS.1);
+        let until_ms = now_ms + delay;
+        let back_off = BackOff { until_ms, failures, error };
+        if let Some(old) = self.back_offs.insert(group.clone(), back_off) {
+            self.due.remove(&(old.until_ms, group.clone()));
+        }
+        self.due.insert((until_ms, group.clone()));
+        self.pending.set_phase(group, Phase::BackOff);
+        self.notify.extend(group.unit().cloned());
+    }
+
+    /// Why a unit's rows can't be written, if they can't.
+    pub fn error(&self, unit: &UnitKey) -> Option<&str> {
+        self.back_offs.get(&Group::Unit(unit.clone())).map(|b| b.error.as_str())
+    }
+
+    // Leadership.
+
+    /// We are the leader.
+    pub fn elected(&mut self, token: Arc<str>) {
+        self.fenced = false;
+        self.epoch = Epoch::Elected(token);
+        self.resolve_epoch();
+    }
+
+    /// We are not the leader any more. What is in flight is behind the fence.
+    pub fn deposed(&mut self) {
+        self.epoch = Epoch::Follower;
+        for (_, flight) in std::mem::take(&mut self.flights) {
+            self.land(&flight.groups);
+        }
+        self.isolate.clear();
+    }
+
+    /// Our token is in the database.
+    pub fn writing(&self) -> bool {
+        matches!(self.epoch, Epoch::Held(_))
+    }
+
+    fn global(&self) -> Option<&Arc<Row>> {
+        self.index.replica()?.table(Table::NbGlobal.name())?.rows().next()
+    }
+
+    /// After a reload: did the token make it before the connection was lost?
+    fn resolve_epoch(&mut self) {
+        if let Epoch::Elected(token) = &self.epoch
+            && self.connected
+            && epoch::token(self.global()) == Some(token)
+        {
+            self.epoch = Epoch::Held(token.clone());
+        }
+        self.watch_epoch();
+    }
+
+    fn watch_epoch(&mut self) {
+        if let Epoch::Held(token) = &self.epoch
+            && epoch::token(self.global()) != Some(token)
+        {
+            self.fence_off();
+        }
+    }
+
+    fn fence_off(&mut self) {
+        self.fenced |= self.epoch != Epoch::Fenced;
+        self.epoch = Epoch::Fenced;
+    }
+
+    fn epoch_reply(&mut self, error: Option<TransactError>) {
+        let Epoch::Writing(_, token, replaced) = std::mem::take(&mut self.epoch) else { return };
+        let now = epoch::token(self.global());
+        match error {
+            None => self.epoch = Epoch::Held(token),
+            // Somebody else took over after us; the Lease knows who is right.
+            Some(e) if e.kind == TransactErrorKind::WaitTimedOut && now != replaced.as_deref() => {
+                self.fence_off();
+            }
+            Some(e) => {
+                self.connected &= e.kind != TransactErrorKind::Disconnected;
+                self.epoch = Epoch::Elected(token);
+            }
+        }
+    }
+
+    // Output.
+
+    /// Transactions to send now, and whether the fence refused us since the last
+    /// call. Nothing but the epoch token is written before everything is compiled
+    /// (`ready`): until then every row would look unwanted.
+    pub fn outputs(&mut self, now_ms: u64, desired: &Desired, ready: bool) -> Vec<Output> {
+        let mut outputs = Vec::new();
+        if std::mem::take(&mut self.fenced) {
+            outputs.push(Output::Fenced);
+        }
+        while let Some((until, group)) = self.due.first().filter(|(until, _)| *until <= now_ms).cloned() {
+            self.due.remove(&(until, group.clone()));
+            if self.pending.phase(&group) == Some(Phase::BackOff) {
+                self.pending.set_ready(&group);
+            }
+        }
+        if !self.connected {
+            return outputs;
+        }
+        match self.epoch.clone() {
+            Epoch::Elected(token) => {
+                let fresh = self.fresh_uuid(&RowKey::new(Table::NbGlobal, "."));
+                let row = self.global().cloned();
+                let replaced = epoch::token(row.as_ref()).map(Arc::from);
+                let operations = epoch::take_over(row.as_ref(), &token, fresh);
+                self.tag += 1;
+                self.counters.transactions += 1;
+                self.epoch = Epoch::Writing(self.tag, token, replaced);
+                outputs.push(Output::Transact { tag: self.tag, operations });
+            }
+            Epoch::Held(token) if ready && self.flights.is_empty() => {
+                outputs.extend(self.plan_wave(desired, &token));
+            }
+            _ => {}
+        }
+        outputs
+    }
+
+    /// When [`Commit::outputs`] has something to do next.
+    pub fn wake_at(&self) -> Option<u64> {
+        self.due.first().map(|(until, _)| *until)
+    }
+
+    /// A UUID that no row has ever had: v5 of the row's identity, our leadership and
+    /// a counter, so that a row that was deleted never comes back under its old UUID
+    /// (northd loses such load balancers).
+    fn fresh_uuid(&mut self, key: &RowKey) -> Uuid {
+        self.incarnations += 1;
+        let epoch = match &self.epoch {
+            Epoch::Held(token) | Epoch::Elected(token) | Epoch::Writing(_, token, _) => &**token,
+            Epoch::Follower | Epoch::Fenced => "",
+        };
+        let name = format!("{}|{}|{epoch}|{}", key.table.name(), key.key, self.incarnations);
+        Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes())
+    }
+
+    // Diagnostics.
+
+    /// Numbers since the start.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Open groups and items, transactions in flight, groups in back-off.
+    pub fn backlog(&self) -> (usize, usize, usize, usize) {
+        let (groups, items) = self.pending.len();
+        (groups, items, self.flights.len(), self.back_offs.len())
+    }
+
+    /// Rows of known tables that are not ours.
+    pub fn unclaimed(&self) -> &BTreeMap<Table, usize> {
+        self.index.unclaimed()
+    }
+
+    /// Port rows, for leases.
+    pub fn ports(&self) -> Vec<PortRow> {
+        self.index.ports()
+    }
+
+    /// A row with that natural key is in the replica.
+    pub fn present(&self, key: &RowKey) -> bool {
+        self.index.find(key).next().is_some()
+    }
+
+    /// The replica, once loaded.
+    pub fn replica(&self) -> Option<&Replica> {
+        self.index.replica()
+    }
+
+    /// The database is connected and loaded.
+    pub fn connected(&self) -> bool {
+        self.connected
+    }
+
+    /// State of one wanted row in a word.
+    pub fn state_of(&self, key: &RowKey) -> &'static str {
+        let group = self.pending.group_of(&Item::Row(key.clone()));
+        match group.and_then(|group| self.pending.phase(group)) {
+            None if self.present(key) => "in the database",
+            None => "absent",
+            Some(Phase::Ready(..)) => "to be written",
+            Some(Phase::InFlight) => "being written",
+            Some(Phase::Blocked) => "waits for a row it refers to",
+            Some(Phase::BackOff) => "failed, will be tried again",
+        }
+    }
+
+    /// What would change, in words, without writing anything (`weir plan`).
+    pub fn plan(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (group, _) in self.pending.groups() {
+            for item in self.pending.items(group) {
+                lines.push(match item {
+                    Item::Row(key) if self.present(&key) => format!("change {key}"),
+                    Item::Row(key) => format!("add {key}"),
+                    Item::Member(m) if self.member_present(&m) => {
+                        format!("take {} out of {} {}", m.element, m.row, m.column)
+                    }
+                    Item::Member(m) => format!("put {} into {} {}", m.element, m.row, m.column),
+                    Item::Stray(table, uuid) => match self.index.key(&uuid) {
+                        Some(key) => format!("delete {key}"),
+                        None => format!("delete {} {uuid}", table.name()),
+                    },
+                });
+            }
+        }
+        lines.sort();
+        lines
+    }
+}

@@ -1,0 +1,311 @@
+//! From open groups to a wave of transactions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ovsdb::{Operation, Schema, Uuid, Value};
+
+use super::build::Builder;
+use super::diff;
+use super::index::{MEMBER_COLUMNS, child_column};
+use super::pending::{Group, Item, Phase};
+use super::{Commit, Flight, epoch};
+use crate::desired::Desired;
+use crate::facts::{MemberFact, RowFact, RowKey, Table};
+use crate::io::Output;
+
+/// Rows per transaction: enough to spread northd's and the server's fixed costs,
+/// small enough that nobody waits long.
+const ROWS_PER_TRANSACTION: usize = 100;
+/// Operations per wave, and of these the share that bulk repair may take: a new
+/// pod waits at most for one wave.
+const OPERATIONS_PER_WAVE: usize = 2000;
+const BULK_OPERATIONS_PER_WAVE: usize = 600;
+/// Transactions of isolated groups per wave.
+const ISOLATED_PER_WAVE: usize = 20;
+
+#[derive(Default)]
+struct Draft {
+    builder: Builder,
+    groups: Vec<Group>,
+    rows: usize,
+    class: u8,
+    after: BTreeSet<usize>,
+}
+
+struct Planner<'a> {
+    commit: &'a mut Commit,
+    desired: &'a Desired,
+    schema: Arc<Schema>,
+    drafts: Vec<Draft>,
+    current: Draft,
+    /// Rows that this wave inserts, and by which draft.
+    placed: BTreeMap<RowKey, (Uuid, usize)>,
+    done: BTreeSet<Group>,
+    visiting: BTreeSet<Group>,
+    members: BTreeSet<MemberFact>,
+    operations: usize,
+}
+
+impl Commit {
+    /// Takes ready groups and makes transactions of them.
+    pub(super) fn plan_wave(&mut self, desired: &Desired, token: &str) -> Vec<Output> {
+        let Some(schema) = self.schema.clone() else { return Vec::new() };
+        let isolated: Vec<Vec<Group>> = {
+            let count = self.isolate.len().min(ISOLATED_PER_WAVE);
+            self.isolate.drain(..count).collect()
+        };
+        let mut planner = Planner {
+            commit: self,
+            desired,
+            schema,
+            drafts: Vec::new(),
+            current: Draft::default(),
+            placed: BTreeMap::new(),
+            done: BTreeSet::new(),
+            visiting: BTreeSet::new(),
+            members: BTreeSet::new(),
+            operations: 0,
+        };
+        for groups in isolated {
+            for group in groups {
+                planner.group(&group);
+            }
+            planner.cut();
+        }
+        planner.queue();
+        planner.cut();
+        let drafts = planner.drafts;
+        self.send(drafts, token)
+    }
+
+    fn send(&mut self, drafts: Vec<Draft>, token: &str) -> Vec<Output> {
+        let first = self.tag + 1;
+        let mut outputs = Vec::new();
+        for draft in drafts {
+            self.tag += 1;
+            for group in &draft.groups {
+                self.pending.set_phase(group, Phase::InFlight);
+            }
+            let mut operations: Vec<Operation> = vec![epoch::fence(token)];
+            operations.extend(draft.builder.finish());
+            self.counters.transactions += 1;
+            self.counters.operations += operations.len() as u64 - 1;
+            let after = draft.after.iter().map(|place| first + *place as u64).collect();
+            self.flights.insert(self.tag, Flight { groups: draft.groups, after });
+            outputs.push(Output::Transact { tag: self.tag, operations });
+        }
+        outputs
+    }
+}
+
+impl Planner<'_> {
+    fn queue(&mut self) {
+        let mut place = (0, 0);
+        let mut bulk = 0;
+        while let Some((next, group)) = self.commit.pending.next_ready(place) {
+            place = next;
+            let used = self.operations + self.current.builder.operations_len();
+            if used >= OPERATIONS_PER_WAVE {
+                return;
+            }
+            if next.0 > 0 {
+                if self.current.class == 0 {
+                    self.cut();
+                    self.current.class = 1;
+                    bulk = self.operations;
+                }
+                if used.saturating_sub(bulk) >= BULK_OPERATIONS_PER_WAVE {
+                    return;
+                }
+            }
+            self.group(&group);
+            if self.current.rows >= ROWS_PER_TRANSACTION {
+                self.cut();
+            }
+        }
+    }
+
+    /// Ends the current transaction.
+    fn cut(&mut self) {
+        let class = self.current.class;
+        let draft = std::mem::replace(&mut self.current, Draft { class, ..Draft::default() });
+        if !draft.builder.is_empty() {
+            self.operations += draft.builder.operations_len();
+            self.drafts.push(draft);
+        }
+    }
+
+    /// Adds a group, after the groups that make rows it refers to. `false` when it
+    /// can't be sent now.
+    fn group(&mut self, group: &Group) -> bool {
+        if self.done.contains(group) {
+            return true;
+        }
+        let sendable = matches!(self.commit.pending.phase(group), Some(Phase::Ready(..) | Phase::Blocked));
+        if !sendable || !self.visiting.insert(group.clone()) {
+            return false;
+        }
+        let items = self.commit.pending.items(group);
+        let missing = self.needs(&items).into_iter().find(|key| !self.available(key));
+        self.visiting.remove(group);
+        if let Some(key) = missing {
+            self.commit.pending.set_phase(group, Phase::Blocked);
+            self.commit.blocked_on.entry(key).or_default().insert(group.clone());
+            return false;
+        }
+        self.done.insert(group.clone());
+        self.current.groups.push(group.clone());
+        for item in items {
+            match item {
+                Item::Row(key) => self.row(&key),
+                Item::Member(member) => self.member(member),
+                Item::Stray(table, uuid) => self.stray(table, uuid),
+            }
+        }
+        true
+    }
+
+    /// Rows outside of the group that must exist before it can be sent.
+    fn needs(&self, items: &[Item]) -> BTreeSet<RowKey> {
+        let mut needs = BTreeSet::new();
+        let mut own = BTreeSet::new();
+        for item in items {
+            match item {
+                Item::Row(key) => {
+                    own.insert(key.clone());
+                    if let Some(fact) = self.desired.row(key) {
+                        needs.extend(fact.parent.iter().map(|(parent, _)| parent.clone()));
+                    }
+                }
+                Item::Member(member) if !self.desired.member_owners(member).is_empty() => {
+                    needs.insert(member.row.clone());
+                    needs.insert(member.element.clone());
+                }
+                Item::Member(_) | Item::Stray(..) => {}
+            }
+        }
+        needs.retain(|key| !own.contains(key));
+        needs
+    }
+
+    /// The row exists, or this wave makes it. Its group is added if need be.
+    fn available(&mut self, key: &RowKey) -> bool {
+        if self.lookup(key).is_some() {
+            return true;
+        }
+        let Some(group) = self.commit.pending.group_of(&Item::Row(key.clone())).cloned() else {
+            return false;
+        };
+        self.group(&group) && self.lookup(key).is_some()
+    }
+
+    /// UUID of a row, whether it exists or is about to.
+    fn lookup(&mut self, key: &RowKey) -> Option<Uuid> {
+        if let Some((uuid, draft)) = self.placed.get(key) {
+            if *draft != self.drafts.len() {
+                self.current.after.insert(*draft);
+            }
+            return Some(*uuid);
+        }
+        match self.desired.row(key) {
+            Some(fact) => self.commit.choose(&fact),
+            None => self.commit.index.find(key).next(),
+        }
+    }
+
+    fn row(&mut self, key: &RowKey) {
+        let desired = self.desired;
+        let Some(fact) = desired.row(key) else { return };
+        self.current.rows += 1;
+        match self.commit.choose(&fact) {
+            Some(uuid) => self.repair(&fact, uuid),
+            None => self.insert(&fact),
+        }
+    }
+
+    fn repair(&mut self, fact: &RowFact, uuid: Uuid) {
+        let table = fact.row.table;
+        let Some(row) = self.commit.index.row(table, &uuid).cloned() else { return };
+        for (column, change) in diff::columns(&self.schema, fact, &row) {
+            self.current.builder.change(table, uuid, column, change);
+        }
+        let Some((parent, column)) = &fact.parent else { return };
+        let Some(wanted) = self.lookup(parent) else { return };
+        let parents = self.commit.index.parents(&uuid).to_vec();
+        if !parents.contains(&(parent.table, wanted)) {
+            self.current.builder.refer(parent.table, wanted, column, uuid);
+        }
+        for (other, holder) in parents.into_iter().filter(|p| *p != (parent.table, wanted)) {
+            if let Some(column) = child_column(other, table) {
+                self.current.builder.drop_reference(other, holder, column, uuid);
+            }
+        }
+    }
+
+    fn insert(&mut self, fact: &RowFact) {
+        let key = &fact.row;
+        let uuid = self.commit.fresh_uuid(key);
+        let mut columns = diff::initial(&self.schema, fact);
+        // A set that many units fill comes with what exists, not with a mutation each.
+        for (_, column, _) in MEMBER_COLUMNS.iter().filter(|(holder, ..)| *holder == key.table) {
+            let mut elements = Vec::new();
+            for element in self.desired.elements(key, column) {
+                if let Some(uuid) = self.lookup(element) {
+                    elements.push(uuid);
+                    let element = element.clone();
+                    self.members.insert(MemberFact { row: key.clone(), column, element });
+                }
+            }
+            if !elements.is_empty() {
+                columns.insert(column, Value::uuids(elements));
+            }
+        }
+        self.current.builder.insert(key.table, uuid, columns);
+        self.placed.insert(key.clone(), (uuid, self.drafts.len()));
+        if let Some((parent, column)) = &fact.parent
+            && let Some(holder) = self.lookup(parent)
+        {
+            self.current.builder.refer(parent.table, holder, column, uuid);
+        }
+        // Every weak reference to it goes along, whichever unit states it.
+        for (row, column) in self.desired.groups_of(key) {
+            let member = MemberFact { row: row.clone(), column, element: key.clone() };
+            if self.lookup(row).is_some() {
+                self.member(member);
+            }
+        }
+    }
+
+    fn member(&mut self, member: MemberFact) {
+        if self.members.contains(&member) {
+            return;
+        }
+        let (Some(holder), Some(element)) = (self.lookup(&member.row), self.lookup(&member.element)) else {
+            return;
+        };
+        self.current.rows += 1;
+        let table = member.row.table;
+        let present = self.commit.index.has((table, &holder), member.column, element);
+        let wanted = !self.desired.member_owners(&member).is_empty();
+        if wanted && !present {
+            self.current.builder.refer(table, holder, member.column, element);
+        } else if present && !wanted {
+            self.current.builder.drop_reference(table, holder, member.column, element);
+        }
+        self.members.insert(member);
+    }
+
+    fn stray(&mut self, table: Table, uuid: Uuid) {
+        self.current.rows += 1;
+        let parents = self.commit.index.parents(&uuid).to_vec();
+        if parents.is_empty() && self.commit.index.row(table, &uuid).is_some() {
+            self.current.builder.delete(table, uuid);
+        }
+        for (holder, parent) in parents {
+            if let Some(column) = child_column(holder, table) {
+                self.current.builder.drop_reference(holder, parent, column, uuid);
+            }
+        }
+    }
+}

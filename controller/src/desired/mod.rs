@@ -1,0 +1,381 @@
+//! The desired state: the union of all units' facts, by row and by membership.
+//!
+//! Flows in: units with their facts before and after. Flows out: the rows and
+//! memberships that changed, and on demand a row as all units together want it.
+//! Facts stay where they are (one `Arc` per unit), contributions point into them.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::engine::Recompiled;
+use crate::facts::{Column, Facts, Keep, MemberFact, RowFact, RowKey};
+use crate::view::UnitKey;
+
+/// A set column of references that units fill together.
+pub type Group = (RowKey, &'static str);
+
+/// Two units want different things of one column. The smaller unit key wins.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+pub struct Conflict {
+    /// The row.
+    pub row: RowKey,
+    /// The column, or `parent`.
+    pub column: &'static str,
+    /// Whose value is written.
+    pub winner: UnitKey,
+}
+
+/// What an update touched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// Rows that are stated differently now, or not any more.
+    pub rows: BTreeSet<RowKey>,
+    /// Memberships that came or went.
+    pub members: BTreeSet<MemberFact>,
+    /// What is kept, or not any more.
+    pub keeps: BTreeSet<Keep>,
+}
+
+#[derive(Clone)]
+struct Contribution {
+    unit: UnitKey,
+    facts: Arc<Facts>,
+    index: usize,
+}
+
+impl Contribution {
+    fn fact(&self) -> Option<&RowFact> {
+        self.facts.rows.get(self.index)
+    }
+}
+
+/// The union of facts.
+#[derive(Default)]
+pub struct Desired {
+    rows: BTreeMap<RowKey, Vec<Contribution>>,
+    members: BTreeMap<Group, BTreeMap<RowKey, Vec<UnitKey>>>,
+    groups_of: BTreeMap<RowKey, BTreeSet<Group>>,
+    conflicts: BTreeMap<UnitKey, BTreeSet<Conflict>>,
+    /// What stays although no unit states it, and for how many units' sake.
+    keeps: BTreeMap<Keep, usize>,
+}
+
+impl Desired {
+    /// Takes over a unit's new facts.
+    pub fn update(&mut self, change: &Recompiled) -> Touched {
+        let Recompiled { unit, old, new } = change;
+        let mut touched = Touched::default();
+        let before = by_key(old);
+        let after = by_key(new);
+        for key in before.keys().chain(after.keys()).copied().collect::<BTreeSet<_>>() {
+            let was = before.get(key).and_then(|i| old.rows.get(*i));
+            let index = after.get(key).copied();
+            let is = index.and_then(|i| new.rows.get(i));
+            self.contribute(unit, key, index.map(|index| (new, index)));
+            if was != is {
+                self.find_conflicts(key);
+                touched.rows.insert(key.clone());
+            }
+        }
+        let before: BTreeSet<&MemberFact> = old.members.iter().collect();
+        let after: BTreeSet<&MemberFact> = new.members.iter().collect();
+        for member in before.difference(&after) {
+            if self.withdraw(unit, member) {
+                touched.members.insert((*member).clone());
+            }
+        }
+        for member in after.difference(&before) {
+            if self.state(unit, member) {
+                touched.members.insert((*member).clone());
+            }
+        }
+        for keep in old.keeps.iter().filter(|keep| !new.keeps.contains(keep)) {
+            self.keep(keep, false);
+            touched.keeps.insert(keep.clone());
+        }
+        for keep in new.keeps.iter().filter(|keep| !old.keeps.contains(keep)) {
+            self.keep(keep, true);
+            touched.keeps.insert(keep.clone());
+        }
+        touched
+    }
+
+    /// Asks for something to be kept, or stops asking.
+    pub fn keep(&mut self, keep: &Keep, wanted: bool) {
+        let count = self.keeps.entry(keep.clone()).or_default();
+        *count = if wanted { *count + 1 } else { count.saturating_sub(1) };
+        if *count == 0 {
+            self.keeps.remove(keep);
+        }
+    }
+
+    /// A row that no unit states has to stay. `marks` are its external_ids.
+    pub fn kept<'a>(&self, key: &RowKey, mut marks: impl Iterator<Item = (&'a str, &'a str)>) -> bool {
+        if self.keeps.is_empty() {
+            return false;
+        }
+        if self.keeps.contains_key(&Keep::Row(key.clone())) {
+            return true;
+        }
+        let marked: BTreeSet<(&str, &str)> = self
+            .keeps
+            .keys()
+            .filter_map(|keep| match keep {
+                Keep::Marked(table, name, value) if *table == key.table => Some((*name, &**value)),
+                _ => None,
+            })
+            .collect();
+        !marked.is_empty() && marks.any(|mark| marked.contains(&mark))
+    }
+
+    fn contribute(&mut self, unit: &UnitKey, key: &RowKey, fact: Option<(&Arc<Facts>, usize)>) {
+        let list = self.rows.entry(key.clone()).or_default();
+        let place = list.binary_search_by(|c| c.unit.cmp(unit));
+        match (place, fact) {
+            (Ok(at), Some((facts, index))) => {
+                if let Some(slot) = list.get_mut(at) {
+                    *slot = Contribution { unit: unit.clone(), facts: facts.clone(), index };
+                }
+            }
+            (Err(at), Some((facts, index))) => {
+                list.insert(at, Contribution { unit: unit.clone(), facts: facts.clone(), index });
+            }
+            (Ok(at), None) => {
+                list.remove(at);
+            }
+            (Err(_), None) => {}
+        }
+        list.shrink_to_fit();
+        if list.is_empty() {
+            self.rows.remove(key);
+        }
+    }
+
+    /// Conflicts of a row are rare: looked for only where several units state it.
+    fn find_conflicts(&mut self, key: &RowKey) {
+        for conflicts in self.conflicts.values_mut() {
+            conflicts.retain(|c| c.row != *key);
+        }
+        self.conflicts.retain(|_, conflicts| !conflicts.is_empty());
+        let Some(list) = self.rows.get(key).filter(|list| list.len() > 1) else { return };
+        let mut found = Vec::new();
+        for (place, loser) in list.iter().enumerate() {
+            let Some(fact) = loser.fact() else { continue };
+            for winner in list.iter().take(place) {
+                let Some(first) = winner.fact() else { continue };
+                let differ = fact.columns.iter().filter(|(name, column)| {
+                    first.columns.get(*name).is_some_and(|other| !agree(other, column))
+                });
+                let mut columns: Vec<&'static str> = differ.map(|(name, _)| *name).collect();
+                if first.parent != fact.parent {
+                    columns.push("parent");
+                }
+                found.extend(columns.into_iter().map(|column| {
+                    let winner = winner.unit.clone();
+                    (loser.unit.clone(), Conflict { row: key.clone(), column, winner })
+                }));
+            }
+        }
+        for (unit, conflict) in found {
+            self.conflicts.entry(unit).or_default().insert(conflict);
+        }
+    }
+
+    fn state(&mut self, unit: &UnitKey, member: &MemberFact) -> bool {
+        let group = (member.row.clone(), member.column);
+        let units = self.members.entry(group.clone()).or_default().entry(member.element.clone()).or_default();
+        let first = units.is_empty();
+        if let Err(at) = units.binary_search(unit) {
+            units.insert(at, unit.clone());
+        }
+        if first {
+            self.groups_of.entry(member.element.clone()).or_default().insert(group);
+        }
+        first
+    }
+
+    fn withdraw(&mut self, unit: &UnitKey, member: &MemberFact) -> bool {
+        let group = (member.row.clone(), member.column);
+        let Some(elements) = self.members.get_mut(&group) else { return false };
+        let Some(units) = elements.get_mut(&member.element) else { return false };
+        units.retain(|u| u != unit);
+        if !units.is_empty() {
+            return false;
+        }
+        elements.remove(&member.element);
+        if elements.is_empty() {
+            self.members.remove(&group);
+        }
+        if let Some(groups) = self.groups_of.get_mut(&member.element) {
+            groups.remove(&group);
+            if groups.is_empty() {
+                self.groups_of.remove(&member.element);
+            }
+        }
+        true
+    }
+
+    /// The row as all units together want it: each column as the smallest unit key
+    /// states it, keys of maps united.
+    pub fn row(&self, key: &RowKey) -> Option<Cow<'_, RowFact>> {
+        let list = self.rows.get(key)?;
+        let mut facts = list.iter().filter_map(Contribution::fact);
+        let first = facts.next()?;
+        if list.len() == 1 {
+            return Some(Cow::Borrowed(first));
+        }
+        let mut merged = first.clone();
+        for fact in facts {
+            for (name, column) in &fact.columns {
+                match (merged.columns.get_mut(name), column) {
+                    (None, _) => {
+                        merged.columns.insert(name, column.clone());
+                    }
+                    (Some(Column::Keys(ours)), Column::Keys(more)) => {
+                        for (k, v) in more {
+                            ours.entry(k.clone()).or_insert_with(|| v.clone());
+                        }
+                    }
+                    (Some(_), _) => {}
+                }
+            }
+        }
+        Some(Cow::Owned(merged))
+    }
+
+    /// The unit that a row belongs to: the smallest of those that state it.
+    pub fn owner(&self, key: &RowKey) -> Option<&UnitKey> {
+        self.rows.get(key)?.first().map(|c| &c.unit)
+    }
+
+    /// All units that state a row.
+    pub fn owners(&self, key: &RowKey) -> impl Iterator<Item = &UnitKey> {
+        self.rows.get(key).into_iter().flatten().map(|c| &c.unit)
+    }
+
+    /// Units that state a membership.
+    pub fn member_owners(&self, member: &MemberFact) -> &[UnitKey] {
+        let elements = self.members.get(&(member.row.clone(), member.column));
+        elements.and_then(|e| e.get(&member.element)).map_or(&[], |units| units)
+    }
+
+    /// The elements wanted in a set column.
+    pub fn elements(&self, row: &RowKey, column: &'static str) -> impl Iterator<Item = &RowKey> {
+        self.members.get(&(row.clone(), column)).into_iter().flat_map(BTreeMap::keys)
+    }
+
+    /// The set columns that an element is wanted in.
+    pub fn groups_of(&self, element: &RowKey) -> impl Iterator<Item = &Group> {
+        self.groups_of.get(element).into_iter().flatten()
+    }
+
+    /// All rows that are wanted, by key.
+    pub fn keys(&self) -> impl Iterator<Item = &RowKey> {
+        self.rows.keys()
+    }
+
+    /// Units that lost a conflict, and which.
+    pub fn conflicts(&self) -> &BTreeMap<UnitKey, BTreeSet<Conflict>> {
+        &self.conflicts
+    }
+
+    /// Rows and memberships wanted.
+    pub fn size(&self) -> (usize, usize) {
+        (self.rows.len(), self.members.values().map(BTreeMap::len).sum())
+    }
+}
+
+/// Positions of a unit's rows; of a row stated twice the first counts.
+fn by_key(facts: &Facts) -> BTreeMap<&RowKey, usize> {
+    let mut map = BTreeMap::new();
+    for (index, fact) in facts.rows.iter().enumerate() {
+        map.entry(&fact.row).or_insert(index);
+    }
+    map
+}
+
+/// Both can hold at once.
+fn agree(a: &Column, b: &Column) -> bool {
+    match (a, b) {
+        (Column::Keys(a), Column::Keys(b)) => a.iter().all(|(k, v)| b.get(k).is_none_or(|other| other == v)),
+        _ => a == b,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Table;
+    use ovsdb::Value;
+
+    fn key(name: &str) -> RowKey {
+        RowKey::new(Table::PortGroup, name)
+    }
+
+    fn row(name: &str, column: Column) -> RowFact {
+        RowFact { row: key(name), parent: None, columns: [("external_ids", column)].into() }
+    }
+
+    fn keys(pairs: &[(&str, &str)]) -> Column {
+        Column::Keys(pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect())
+    }
+
+    fn member(group: &str, element: &str) -> MemberFact {
+        let element = RowKey::new(Table::LogicalSwitchPort, element);
+        MemberFact { row: key(group), column: "ports", element }
+    }
+
+    #[derive(Default)]
+    struct Bench {
+        desired: Desired,
+        facts: BTreeMap<UnitKey, Arc<Facts>>,
+    }
+
+    impl Bench {
+        fn set(&mut self, unit: &str, rows: Vec<RowFact>, members: Vec<MemberFact>) -> Touched {
+            let unit = UnitKey::Node(unit.into());
+            let new = Arc::new(Facts { rows, members, ..Facts::default() });
+            let old = self.facts.insert(unit.clone(), new.clone()).unwrap_or_default();
+            self.desired.update(&Recompiled { unit, old, new })
+        }
+    }
+
+    #[test]
+    fn maps_unite_and_the_smallest_unit_wins() {
+        let mut bench = Bench::default();
+        bench.set("b", vec![row("g", keys(&[("x", "b"), ("y", "b")]))], vec![]);
+        assert!(bench.desired.conflicts().is_empty());
+        let touched = bench.set("a", vec![row("g", keys(&[("x", "a"), ("z", "a")]))], vec![]);
+        assert!(touched.rows.contains(&key("g")));
+        let merged = bench.desired.row(&key("g")).unwrap().into_owned();
+        assert_eq!(merged.columns["external_ids"], keys(&[("x", "a"), ("y", "b"), ("z", "a")]));
+        let lost = &bench.desired.conflicts()[&UnitKey::Node("b".into())];
+        assert_eq!(lost.len(), 1);
+        bench.set("a", vec![], vec![]);
+        assert!(bench.desired.conflicts().is_empty());
+        bench.set("b", vec![], vec![]);
+        assert!(bench.desired.row(&key("g")).is_none());
+        assert_eq!(bench.desired.size(), (0, 0));
+    }
+
+    #[test]
+    fn unchanged_rows_are_not_touched() {
+        let mut bench = Bench::default();
+        let one = || row("g", Column::Whole(Value::string_map([("a", "1")])));
+        bench.set("a", vec![one()], vec![]);
+        let touched = bench.set("a", vec![row("h", keys(&[])), one()], vec![]);
+        assert_eq!(touched.rows, [key("h")].into());
+    }
+
+    #[test]
+    fn memberships_are_counted_by_unit() {
+        let mut bench = Bench::default();
+        assert_eq!(bench.set("a", vec![], vec![member("g", "p")]).members.len(), 1);
+        assert_eq!(bench.set("b", vec![], vec![member("g", "p")]).members.len(), 0);
+        assert_eq!(bench.set("a", vec![], vec![]).members.len(), 0);
+        assert_eq!(bench.desired.member_owners(&member("g", "p")), [UnitKey::Node("b".into())]);
+        assert_eq!(bench.set("b", vec![], vec![]).members.len(), 1);
+        assert_eq!(bench.desired.groups_of(&member("g", "p").element).count(), 0);
+    }
+}

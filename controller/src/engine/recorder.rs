@@ -1,0 +1,99 @@
+//! The [`View`] that compile gets: answers from the world, and a record of every
+//! question.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ovsdb::Schema;
+
+use crate::io::Config;
+use crate::objects::StringMap;
+use crate::view::{LeaseState, NodeView, PodView, SubnetView, Usage, View, VpcView};
+use crate::world::{ReadKey, World};
+
+/// What compile may know about the database server: its schema.
+#[derive(Clone, Default)]
+pub struct SchemaFacts(pub Option<Arc<Schema>>);
+
+pub(super) struct Recorder<'a> {
+    world: &'a World,
+    schema: &'a SchemaFacts,
+    reads: RefCell<BTreeSet<ReadKey>>,
+}
+
+impl<'a> Recorder<'a> {
+    pub(super) fn new(world: &'a World, schema: &'a SchemaFacts) -> Self {
+        Self { world, schema, reads: RefCell::new(BTreeSet::new()) }
+    }
+
+    pub(super) fn into_reads(self) -> BTreeSet<ReadKey> {
+        self.reads.into_inner()
+    }
+
+    fn note(&self, key: ReadKey) {
+        self.reads.borrow_mut().insert(key);
+    }
+}
+
+impl View for Recorder<'_> {
+    fn config(&self) -> &Config {
+        self.world.config()
+    }
+    fn pod(&self, namespace: &str, name: &str) -> Option<Arc<PodView>> {
+        self.note(ReadKey::Pod(namespace.into(), name.into()));
+        self.world.pod(namespace, name)
+    }
+    fn node(&self, name: &str) -> Option<Arc<NodeView>> {
+        self.note(ReadKey::Node(name.into()));
+        self.world.node(name)
+    }
+    fn subnet(&self, name: &str) -> Option<Arc<SubnetView>> {
+        self.note(ReadKey::Subnet(name.into()));
+        self.world.subnet(name)
+    }
+    fn vpc(&self, name: &str) -> Option<Arc<str>> {
+        self.note(ReadKey::Vpc(name.into()));
+        self.world.vpc(name)
+    }
+    fn vpc_view(&self, name: &str) -> Option<Arc<VpcView>> {
+        self.note(ReadKey::Vpc(name.into()));
+        self.world.vpc_view(name)
+    }
+    fn namespace(&self, name: &str) -> Option<Arc<(Arc<str>, StringMap)>> {
+        self.note(ReadKey::Namespace(name.into()));
+        self.world.namespace(name)
+    }
+    fn lease(&self, port: &str) -> LeaseState {
+        self.note(ReadKey::Lease(port.into()));
+        self.world.lease(port)
+    }
+    fn usage(&self, subnet: &str) -> Arc<Usage> {
+        self.note(ReadKey::Usage(subnet.into()));
+        self.world.usage(subnet)
+    }
+    fn node_names(&self) -> Arc<BTreeSet<Arc<str>>> {
+        self.note(ReadKey::NodeNames);
+        self.world.node_names()
+    }
+    fn subnet_names(&self) -> Arc<BTreeSet<Arc<str>>> {
+        self.note(ReadKey::SubnetNames);
+        self.world.subnet_names()
+    }
+    fn namespace_subnets(&self, namespace: &str) -> Arc<Vec<Arc<str>>> {
+        self.note(ReadKey::NamespaceSubnets(namespace.into()));
+        self.world.namespace_subnets(namespace)
+    }
+    fn orphan_ip(&self, name: &str) -> Option<Arc<str>> {
+        self.note(ReadKey::OrphanIp(name.into()));
+        self.world.orphan_ip(name)
+    }
+    fn other(&self, plural: &'static str, namespace: &str, name: &str) -> Option<Arc<str>> {
+        self.note(ReadKey::Other(plural, namespace.into(), name.into()));
+        self.world.other(plural, namespace, name)
+    }
+    fn has_column(&self, table: &str, column: &str) -> bool {
+        self.note(ReadKey::Schema);
+        self.schema.0.as_ref().is_some_and(|schema| schema.column(table, column).is_some())
+    }
+}

@@ -1,0 +1,582 @@
+//! Publish: makes Kubernetes objects say what the facts say, each only after the
+//! rows that it stands for are in the database.
+//!
+//! Flows in: units' facts, which units are committed, which objects changed,
+//! replies, time. Flows out: merge patches with only our fields, creations,
+//! deletions, events. Level-triggered: an object is compared with the facts when
+//! either changed. One write per object is in flight, a bounded number in all;
+//! what is newest when its turn comes is sent. A write that was acknowledged is
+//! remembered until the watch shows it, so that nothing is sent twice.
+
+mod json;
+mod plan;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::engine::{Engine, Recompiled};
+use crate::facts::{EventFact, Fields, Gate, Kind, ObjectRef};
+use crate::io::{KubeError, KubeWrite, Output};
+use crate::view::UnitKey;
+use crate::world::World;
+
+use plan::{Observed, Plan};
+
+/// Writes in flight at most.
+const IN_FLIGHT: usize = 64;
+/// How long an acknowledged write is believed without being seen.
+const BELIEVED_MS: u64 = 5_000;
+/// First and longest back-off after a failed write; content that the API server
+/// refuses waits the longest.
+const BACK_OFF_MS: (u64, u64) = (250, 60_000);
+/// Reason of the condition that tells of rows which can't be written.
+const COMMIT_FAILED: &str = "CommitFailed";
+
+/// Numbers since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counters {
+    /// Objects created.
+    pub creates: u64,
+    /// Patches sent.
+    pub patches: u64,
+    /// Deletions sent.
+    pub deletes: u64,
+    /// Writes that failed and are tried again.
+    pub retries: u64,
+    /// Writes whose content the API server refused.
+    pub invalid: u64,
+    /// Events.
+    pub events: u64,
+}
+
+/// An acknowledged write that no watch has shown yet.
+enum Believed {
+    Patched { uid: String, patch: Value },
+    Created { body: Value, instead_of: Option<String> },
+    Deleted { uid: String },
+}
+
+#[derive(Default)]
+struct State {
+    in_flight: Option<u64>,
+    believed: Option<(Believed, u64)>,
+    failures: u32,
+    blocked_until: Option<u64>,
+    /// Writes to this UID are answered "gone": wait for the watch.
+    gone: Option<String>,
+    invalid: Option<String>,
+}
+
+struct Flight {
+    object: ObjectRef,
+    write: KubeWrite,
+}
+
+/// The stage.
+#[derive(Default)]
+pub struct Publish {
+    active: bool,
+    units_of: BTreeMap<ObjectRef, BTreeSet<UnitKey>>,
+    /// Units with rows that are not in the database yet.
+    open: BTreeSet<UnitKey>,
+    failing: BTreeMap<UnitKey, String>,
+    states: BTreeMap<ObjectRef, State>,
+    dirty: BTreeMap<(u8, u64), ObjectRef>,
+    places: BTreeMap<ObjectRef, (u8, u64)>,
+    sequence: u64,
+    flights: BTreeMap<u64, Flight>,
+    id: u64,
+    due: BTreeSet<(u64, ObjectRef)>,
+    /// Events that were stated and neither sent nor found to be old news.
+    unsaid: BTreeMap<ObjectRef, Vec<(UnitKey, EventFact)>>,
+    outbox: Vec<EventFact>,
+    drift: BTreeSet<ObjectRef>,
+    counters: Counters,
+}
+
+impl Publish {
+    /// Writing is allowed, or not any more.
+    pub fn set_active(&mut self, active: bool) {
+        if self.active == active {
+            return;
+        }
+        self.active = active;
+        if !active {
+            // Another leader may write now: what we believe is worth nothing.
+            self.flights.clear();
+            self.states.clear();
+            self.due.clear();
+        }
+        for object in self.units_of.keys().cloned().collect::<Vec<_>>() {
+            self.mark(object);
+        }
+    }
+
+    /// A unit changed its facts.
+    pub fn unit(&mut self, change: &Recompiled) {
+        let Recompiled { unit, old, new } = change;
+        let before: BTreeSet<&ObjectRef> = old.kube.iter().map(|fact| &fact.object).collect();
+        let after: BTreeSet<&ObjectRef> = new.kube.iter().map(|fact| &fact.object).collect();
+        for object in before.difference(&after) {
+            if let Some(units) = self.units_of.get_mut(*object) {
+                units.remove(unit);
+                if units.is_empty() {
+                    self.units_of.remove(*object);
+                }
+            }
+        }
+        for object in &after {
+            self.units_of.entry((*object).clone()).or_default().insert(unit.clone());
+        }
+        if old.kube != new.kube {
+            for object in before.union(&after) {
+                self.mark((*object).clone());
+            }
+        }
+        if old.events != new.events {
+            self.unit_events(change);
+        }
+    }
+
+    fn unit_events(&mut self, change: &Recompiled) {
+        let Recompiled { unit, old, new } = change;
+        for event in old.events.iter().filter(|event| !new.events.contains(event)) {
+            if let Some(unsaid) = self.unsaid.get_mut(&event.object) {
+                unsaid.retain(|(by, other)| by != unit || other != event);
+                if unsaid.is_empty() {
+                    self.unsaid.remove(&event.object);
+                }
+            }
+        }
+        for event in new.events.iter().filter(|event| !old.events.contains(event)) {
+            self.unsaid.entry(event.object.clone()).or_default().push((unit.clone(), event.clone()));
+            self.mark(event.object.clone());
+        }
+    }
+
+    /// Whether all rows of a unit are in the database.
+    pub fn set_committed(&mut self, unit: &UnitKey, committed: bool, engine: &Engine) {
+        let changed = if committed { self.open.remove(unit) } else { self.open.insert(unit.clone()) };
+        if changed && committed {
+            self.mark_unit(unit, engine);
+        }
+    }
+
+    /// Why a unit's rows can't be written, or `None`.
+    pub fn set_failing(&mut self, unit: &UnitKey, error: Option<&str>, engine: &Engine) {
+        if self.failing.get(unit).map(String::as_str) == error {
+            return;
+        }
+        match error {
+            Some(error) => {
+                self.failing.insert(unit.clone(), error.to_owned());
+                self.outbox.extend(failure_event(unit, error, engine));
+            }
+            None => {
+                self.failing.remove(unit);
+            }
+        }
+        self.mark_unit(unit, engine);
+        if let Some(object) = object_of(unit) {
+            self.mark(object);
+        }
+    }
+
+    fn mark_unit(&mut self, unit: &UnitKey, engine: &Engine) {
+        let Some(facts) = engine.facts(unit) else { return };
+        for fact in &facts.kube {
+            self.mark(fact.object.clone());
+        }
+        for event in &facts.events {
+            self.mark(event.object.clone());
+        }
+    }
+
+    /// Watches delivered something about these objects.
+    pub fn touched(&mut self, objects: BTreeSet<ObjectRef>) {
+        for object in objects {
+            if self.units_of.contains_key(&object) || self.states.contains_key(&object) {
+                self.mark(object);
+            }
+        }
+    }
+
+    /// An object has to be looked at.
+    fn mark(&mut self, object: ObjectRef) {
+        if self.places.contains_key(&object) {
+            return;
+        }
+        let class = u8::from(!matches!(object.kind, Kind::Pod | Kind::Ip));
+        self.sequence += 1;
+        let place = (class, self.sequence);
+        self.dirty.insert(place, object.clone());
+        self.places.insert(object, place);
+    }
+
+    /// A write was answered.
+    pub fn reply(&mut self, now_ms: u64, id: u64, result: Result<(), KubeError>) {
+        let Some(Flight { object, write }) = self.flights.remove(&id) else { return };
+        self.mark(object.clone());
+        let state = self.states.entry(object.clone()).or_default();
+        state.in_flight = None;
+        let Err(error) = result else {
+            state.failures = 0;
+            state.invalid = None;
+            let until = now_ms + BELIEVED_MS;
+            let old = state.believed.take().map(|(believed, _)| believed);
+            state.believed = Some((believe(old, write), until));
+            self.due.insert((until, object.clone()));
+            self.speak(&object);
+            return;
+        };
+        match (error, &write) {
+            (KubeError::Gone, KubeWrite::Delete { uid, .. }) => {
+                let until = now_ms + BELIEVED_MS;
+                state.believed = Some((Believed::Deleted { uid: uid.to_string() }, until));
+                self.due.insert((until, object));
+            }
+            (KubeError::Gone, KubeWrite::Patch { uid, .. }) => state.gone = Some(uid.to_string()),
+            (KubeError::Invalid(message), _) => {
+                self.counters.invalid += 1;
+                state.invalid = Some(message);
+                state.blocked_until = Some(now_ms + BACK_OFF_MS.1);
+                self.due.insert((now_ms + BACK_OFF_MS.1, object));
+            }
+            (KubeError::Gone | KubeError::Exists | KubeError::Retry(_), _) => {
+                self.counters.retries += 1;
+                state.failures += 1;
+                let delay = BACK_OFF_MS.0 << state.failures.min(9).saturating_sub(1);
+                let until = now_ms + delay.min(BACK_OFF_MS.1);
+                state.blocked_until = Some(until);
+                self.due.insert((until, object));
+            }
+        }
+    }
+
+    /// What to send now.
+    pub fn outputs(&mut self, now_ms: u64, unix_s: i64, world: &World, engine: &Engine) -> Vec<Output> {
+        let mut outputs = Vec::new();
+        if !self.active {
+            return outputs;
+        }
+        while let Some((until, object)) = self.due.first().filter(|(until, _)| *until <= now_ms).cloned() {
+            self.due.remove(&(until, object.clone()));
+            self.mark(object);
+        }
+        let mut now = None;
+        while self.flights.len() < IN_FLIGHT {
+            let Some((place, object)) = self.dirty.pop_first() else { break };
+            debug_assert_eq!(self.places.get(&object), Some(&place));
+            self.places.remove(&object);
+            let now = now.get_or_insert_with(|| rfc3339(unix_s));
+            if let Some(write) = self.look(now_ms, now, &object, world, engine) {
+                match &write {
+                    KubeWrite::Create { .. } => self.counters.creates += 1,
+                    KubeWrite::Patch { .. } => self.counters.patches += 1,
+                    KubeWrite::Delete { .. } => self.counters.deletes += 1,
+                }
+                self.id += 1;
+                self.states.entry(object.clone()).or_default().in_flight = Some(self.id);
+                self.flights.insert(self.id, Flight { object, write: write.clone() });
+                outputs.push(Output::Kube { id: self.id, write });
+            }
+        }
+        for event in std::mem::take(&mut self.outbox) {
+            self.counters.events += 1;
+            outputs.push(Output::Event(event));
+        }
+        outputs
+    }
+
+    /// Compares one object with the facts about it.
+    fn look(
+        &mut self,
+        now_ms: u64,
+        now: &str,
+        object: &ObjectRef,
+        world: &World,
+        engine: &Engine,
+    ) -> Option<KubeWrite> {
+        let watched = world.find(object).map(|o| Observed::of(&o));
+        let state = self.states.entry(object.clone()).or_default();
+        if state.in_flight.is_some() {
+            return None;
+        }
+        settle_belief(state, now_ms, watched.as_ref());
+        if state.gone.is_some() && state.gone.as_ref() != watched.as_ref().map(|o| &o.uid) {
+            state.gone = None;
+        }
+        if state.blocked_until.is_some_and(|until| until <= now_ms) {
+            state.blocked_until = None;
+        }
+        if state.blocked_until.is_some() || state.gone.is_some() {
+            return None;
+        }
+        let seen = effective(state.believed.as_ref().map(|(b, _)| b), watched);
+        let believing = state.believed.is_some();
+        let plan = self.plan(object, seen.as_ref(), now, engine);
+        if plan.drift {
+            self.drift.insert(object.clone());
+        } else {
+            self.drift.remove(object);
+        }
+        let write = first_write(object, seen.as_ref(), &plan, believing);
+        if write.is_none() && plan.is_empty() {
+            self.old_news(object);
+            if self.states.get(object).is_some_and(|s| s.believed.is_none() && s.failures == 0) {
+                self.states.remove(object);
+            }
+        }
+        write
+    }
+
+    fn plan(&self, object: &ObjectRef, seen: Option<&Observed>, now: &str, engine: &Engine) -> Plan {
+        let units = self.units_of.get(object).into_iter().flatten();
+        let mut fields: Vec<&Fields> = Vec::new();
+        for unit in units {
+            let Some(facts) = engine.facts(unit) else { continue };
+            let open = self.open.contains(unit);
+            let here = facts.kube.iter().filter(|fact| {
+                fact.object == *object
+                    && (fact.gate == Gate::Now || !open)
+                    && fact.uid.as_ref().is_none_or(|uid| seen.is_some_and(|o| *o.uid == **uid))
+            });
+            fields.extend(here.map(|fact| &fact.fields));
+        }
+        let failure = self.failure_condition(object, seen);
+        fields.extend(failure.iter());
+        plan::plan(object.kind, seen, fields.into_iter(), now)
+    }
+
+    /// The condition `Error` of subnets and VPCs whose rows can't be written; taken
+    /// back when they can.
+    fn failure_condition(&self, object: &ObjectRef, seen: Option<&Observed>) -> Option<Fields> {
+        let unit = match object.kind {
+            Kind::Subnet => UnitKey::Subnet(object.name.clone()),
+            Kind::Vpc => UnitKey::Vpc(object.name.clone()),
+            _ => return None,
+        };
+        let condition = |status, message: &str| Fields::Condition {
+            r#type: "Error".into(),
+            status,
+            reason: COMMIT_FAILED.into(),
+            message: message.into(),
+        };
+        if let Some(error) = self.failing.get(&unit) {
+            return Some(condition(true, error));
+        }
+        let conditions = seen?.content.get("status")?.get("conditions")?.as_array()?;
+        let stale = conditions.iter().any(|c| {
+            let is = |key: &str, value: &str| c.get(key).is_some_and(|v| v == value);
+            is("type", "Error") && is("status", "True") && is("reason", COMMIT_FAILED)
+        });
+        stale.then(|| condition(false, "all rows are in the database"))
+    }
+
+    // Events.
+
+    /// A write of ours was acknowledged: what units have to say about it is news.
+    fn speak(&mut self, object: &ObjectRef) {
+        self.say(object, |_| true);
+    }
+
+    /// Nothing had to be written: normal events about it were said by an earlier
+    /// leader, or are about nothing. Warnings are always said.
+    fn old_news(&mut self, object: &ObjectRef) {
+        self.say(object, |event| event.warning);
+        let Some(unsaid) = self.unsaid.get_mut(object) else { return };
+        unsaid.retain(|(unit, _)| self.open.contains(unit));
+        if unsaid.is_empty() {
+            self.unsaid.remove(object);
+        }
+    }
+
+    fn say(&mut self, object: &ObjectRef, which: impl Fn(&EventFact) -> bool) {
+        let Some(unsaid) = self.unsaid.get_mut(object) else { return };
+        unsaid.retain(|(unit, event)| {
+            let due = which(event) && (event.gate == Gate::Now || !self.open.contains(unit));
+            if due {
+                self.outbox.push(event.clone());
+            }
+            !due
+        });
+        if unsaid.is_empty() {
+            self.unsaid.remove(object);
+        }
+    }
+
+    /// When [`Publish::outputs`] has something to do next.
+    pub fn wake_at(&self) -> Option<u64> {
+        self.due.first().filter(|_| self.active).map(|(until, _)| *until)
+    }
+
+    /// Numbers since the start.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Objects to be looked at, writes in flight, objects whose written-once
+    /// annotations differ.
+    pub fn backlog(&self) -> (usize, usize, usize) {
+        (self.dirty.len(), self.flights.len(), self.drift.len())
+    }
+
+    /// Units that state facts about an object.
+    pub fn units_of(&self, object: &ObjectRef) -> impl Iterator<Item = &UnitKey> {
+        self.units_of.get(object).into_iter().flatten()
+    }
+
+    /// Units whose rows can't be written, and why.
+    pub fn failing(&self) -> &BTreeMap<UnitKey, String> {
+        &self.failing
+    }
+
+    /// Objects whose content the API server refuses, and why.
+    pub fn refused(&self) -> impl Iterator<Item = (&ObjectRef, &String)> {
+        self.states.iter().filter_map(|(object, state)| Some((object, state.invalid.as_ref()?)))
+    }
+}
+
+/// The write of a plan that comes first.
+fn first_write(
+    object: &ObjectRef,
+    seen: Option<&Observed>,
+    plan: &Plan,
+    believing: bool,
+) -> Option<KubeWrite> {
+    let object = object.clone();
+    if let Some(body) = &plan.create {
+        return Some(KubeWrite::Create { object, body: body.clone() });
+    }
+    // Without a UID, the watch has to show what we created first.
+    let seen = seen.filter(|o| !o.uid.is_empty())?;
+    let uid: Arc<str> = seen.uid.as_str().into();
+    let patch = |status, patch: &Value| {
+        // An optimistic patch needs the version that our last write made.
+        let optimistic = patch.get("metadata").is_some_and(|m| m.get("resourceVersion").is_some());
+        (!(optimistic && believing)).then(|| KubeWrite::Patch {
+            object: object.clone(),
+            uid: uid.clone(),
+            status,
+            patch: patch.clone(),
+        })
+    };
+    match (&plan.main, &plan.status) {
+        (Some(main), _) => patch(false, main),
+        (None, Some(status)) => patch(true, status),
+        (None, None) if plan.delete => Some(KubeWrite::Delete { object, uid }),
+        (None, None) => None,
+    }
+}
+
+fn believe(old: Option<Believed>, write: KubeWrite) -> Believed {
+    match (old, write) {
+        (old, KubeWrite::Create { body, .. }) => {
+            let instead_of = match old {
+                Some(Believed::Deleted { uid }) => Some(uid),
+                _ => None,
+            };
+            Believed::Created { body, instead_of }
+        }
+        (_, KubeWrite::Delete { uid, .. }) => Believed::Deleted { uid: uid.to_string() },
+        (old, KubeWrite::Patch { uid, mut patch, .. }) => {
+            if let Some(Value::Object(metadata)) = patch.get_mut("metadata") {
+                metadata.remove("resourceVersion");
+            }
+            let patch = match old {
+                Some(Believed::Patched { uid: other, patch: mut all }) if *other == *uid => {
+                    // Nulls of both must survive, so merge as documents, not as a patch.
+                    overlay(&mut all, patch);
+                    all
+                }
+                _ => patch,
+            };
+            Believed::Patched { uid: uid.to_string(), patch }
+        }
+    }
+}
+
+/// Merges one patch into another, so that applying the result is applying both.
+fn overlay(all: &mut Value, patch: Value) {
+    match (all, patch) {
+        (Value::Object(all), Value::Object(patch)) => {
+            for (key, value) in patch {
+                overlay(all.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (all, patch) => *all = patch,
+    }
+}
+
+/// Stops believing what the watch shows, contradicts, or never showed in time.
+fn settle_belief(state: &mut State, now_ms: u64, watched: Option<&Observed>) {
+    let Some((believed, until)) = &state.believed else { return };
+    let over = match (believed, watched) {
+        _ if *until <= now_ms => true,
+        (Believed::Patched { uid, patch }, Some(o)) => o.uid != *uid || json::holds(Some(&o.content), patch),
+        (Believed::Patched { .. }, None) => true,
+        (Believed::Created { instead_of, .. }, Some(o)) => instead_of.as_ref() != Some(&o.uid),
+        (Believed::Created { .. }, None) => false,
+        (Believed::Deleted { uid }, Some(o)) => o.uid != *uid,
+        (Believed::Deleted { .. }, None) => true,
+    };
+    if over {
+        state.believed = None;
+    }
+}
+
+/// What the watch shows, with what we know to be written on top.
+fn effective(believed: Option<&Believed>, watched: Option<Observed>) -> Option<Observed> {
+    match believed {
+        None => watched,
+        Some(Believed::Deleted { .. }) => None,
+        Some(Believed::Created { body, .. }) => Some(Observed {
+            uid: String::new(),
+            resource_version: String::new(),
+            generation: 0,
+            deleting: false,
+            content: body.clone(),
+        }),
+        Some(Believed::Patched { patch, .. }) => watched.map(|mut o| {
+            json::apply(&mut o.content, patch);
+            o
+        }),
+    }
+}
+
+fn object_of(unit: &UnitKey) -> Option<ObjectRef> {
+    Some(match unit {
+        UnitKey::Vpc(name) => ObjectRef::cluster(Kind::Vpc, name.clone()),
+        UnitKey::Subnet(name) => ObjectRef::cluster(Kind::Subnet, name.clone()),
+        UnitKey::Node(name) => ObjectRef::cluster(Kind::Node, name.clone()),
+        UnitKey::Namespace(name) => ObjectRef::cluster(Kind::Namespace, name.clone()),
+        UnitKey::Pod(namespace, name) => ObjectRef::namespaced(Kind::Pod, namespace.clone(), name.clone()),
+        UnitKey::Ip(name) => ObjectRef::cluster(Kind::Ip, name.clone()),
+        UnitKey::Globals | UnitKey::Other(..) => return None,
+    })
+}
+
+/// Pods and nodes have no condition of ours; they get a warning.
+fn failure_event(unit: &UnitKey, error: &str, engine: &Engine) -> Option<EventFact> {
+    if !matches!(unit, UnitKey::Pod(..) | UnitKey::Node(_)) {
+        return None;
+    }
+    let object = object_of(unit)?;
+    let facts = engine.facts(unit)?;
+    let uid = facts.kube.iter().find(|fact| fact.object == object).and_then(|fact| fact.uid.clone());
+    let message = format!("rows of {object} can't be written: {error}");
+    Some(EventFact {
+        object,
+        uid,
+        warning: true,
+        reason: "CreateOVNPortFailed".into(),
+        message: message.into(),
+        gate: Gate::Now,
+    })
+}
+
+fn rfc3339(unix_s: i64) -> String {
+    jiff::Timestamp::from_second(unix_s).map(|t| t.to_string()).unwrap_or_default()
+}

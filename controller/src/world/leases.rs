@@ -1,0 +1,487 @@
+//! The life of address leases.
+//!
+//! A lease is given before its port is compiled, once every watch and the replica
+//! are loaded and the leases that exist already were put back (truth: IP objects,
+//! then annotations, then port rows). It is freed when nothing alive wants the
+//! port, no row of the port is left in the replica, and the IP object is gone. A
+//! successor of the same name inherits it; one that asks for something else waits
+//! until the old lease is freed, so that no address is ever in two rows.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use crds::{keys, names, net};
+
+use super::{ReadKey, World, project};
+use crate::ipam::{self, Error, Family, Ipam, Request, mac};
+use crate::objects::{Ip, Meta};
+use crate::view::{Lease, LeaseState};
+
+/// A row of `Logical_Switch_Port` as far as leases are concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortRow {
+    /// Port name.
+    pub name: Arc<str>,
+    /// Name of the switch that holds it.
+    pub switch: Arc<str>,
+    /// Column `addresses`.
+    pub addresses: Vec<Arc<str>>,
+}
+
+/// Who wants a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Owner {
+    Pod(Arc<str>, Arc<str>),
+    Node(Arc<str>),
+}
+
+/// Why a port has no address, and which subnets might help.
+struct Refusal {
+    reason: Arc<str>,
+    message: Arc<str>,
+    subnets: Vec<Arc<str>>,
+}
+
+/// What is known about ports beside the leases themselves.
+#[derive(Default)]
+pub(super) struct Book {
+    /// Existing leases were put back; leases may change.
+    started: bool,
+    /// Ports that something alive wants.
+    wanted: BTreeMap<Arc<str>, Owner>,
+    /// Names of port rows in the replica.
+    rows: BTreeSet<Arc<str>>,
+    /// Ports whose successor asks for something else than the old lease.
+    moving: BTreeSet<Arc<str>>,
+    refused: BTreeMap<Arc<str>, Refusal>,
+    /// Ports that wait for an object that is on its way (their namespace, the
+    /// default subnets): no refusal, so no warning.
+    waiting: BTreeSet<Arc<str>>,
+    todo: VecDeque<Arc<str>>,
+    queued: BTreeSet<Arc<str>>,
+}
+
+impl Book {
+    pub(super) fn queue(&mut self, port: Arc<str>) {
+        if self.queued.insert(port.clone()) {
+            self.todo.push_back(port);
+        }
+    }
+
+    /// Something that may help refused ports has changed.
+    pub(super) fn retry_refused(&mut self) {
+        for port in std::mem::take(&mut self.waiting) {
+            self.queue(port);
+        }
+        for port in self.refused.keys().cloned().collect::<Vec<_>>() {
+            self.queue(port);
+        }
+    }
+
+    fn retry_in(&mut self, subnet: &Arc<str>) {
+        let ports: Vec<_> =
+            self.refused.iter().filter(|(_, r)| r.subnets.contains(subnet)).map(|(p, _)| p.clone()).collect();
+        for port in ports {
+            self.queue(port);
+        }
+    }
+
+    pub(super) fn state(&self, ipam: &Ipam, port: &str) -> LeaseState {
+        if let Some(refusal) = self.refused.get(port) {
+            return LeaseState::Refused(refusal.reason.clone(), refusal.message.clone());
+        }
+        if self.moving.contains(port) {
+            return LeaseState::None;
+        }
+        ipam.lease(port).map_or(LeaseState::None, |lease| LeaseState::Held(lease.clone()))
+    }
+}
+
+/// What a port asks for, or why it can't be asked yet.
+enum Ask {
+    Request(Box<Request>),
+    /// Not scheduled, on its way out, or an object is still to come.
+    Wait,
+    Refuse(Error),
+}
+
+impl World {
+    pub(super) fn want_pod(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
+        let port: Arc<str> = names::pod_port(name, namespace, keys::DEFAULT_PROVIDER).into();
+        if self.pod(namespace, name).is_some_and(|pod| pod.wants_network) {
+            self.leases.wanted.insert(port.clone(), Owner::Pod(namespace.clone(), name.clone()));
+        } else {
+            self.leases.wanted.remove(&port);
+        }
+        self.leases.queue(port);
+    }
+
+    pub(super) fn want_node(&mut self, name: &Arc<str>) {
+        let port: Arc<str> = names::node_port(name).into();
+        if self.nodes.contains_key(name) {
+            self.leases.wanted.insert(port.clone(), Owner::Node(name.clone()));
+        } else {
+            self.leases.wanted.remove(&port);
+        }
+        self.leases.queue(port);
+    }
+
+    pub(super) fn set_ip(&mut self, ip: Arc<Ip>) {
+        let name = ip.meta.name.clone();
+        self.note_foreign(&name, belongs_elsewhere(&ip));
+        self.ips.insert(name.clone(), ip);
+        self.leases.queue(name);
+    }
+
+    fn note_foreign(&mut self, name: &Arc<str>, foreign: bool) {
+        let changed =
+            if foreign { self.foreign_ports.insert(name.clone()) } else { self.foreign_ports.remove(name) };
+        if changed {
+            self.foreign_changes.push((name.clone(), foreign));
+        }
+    }
+
+    pub(super) fn remove_ip(&mut self, name: &Arc<str>) {
+        self.ips.remove(name);
+        self.note_foreign(name, false);
+        self.leases.queue(name.clone());
+    }
+
+    /// A port row appeared in the replica, or the last of that name is gone.
+    pub fn port_row(&mut self, name: Arc<str>, present: bool) {
+        let changed =
+            if present { self.leases.rows.insert(name.clone()) } else { self.leases.rows.remove(&name) };
+        if changed {
+            self.leases.queue(name);
+        }
+    }
+
+    /// Leases may be looked at: everything is loaded.
+    pub fn started(&self) -> bool {
+        self.leases.started
+    }
+
+    /// Ports in different states, for diagnostics: held, refused, waiting to move.
+    pub fn lease_counts(&self) -> (usize, usize, usize) {
+        (self.ipam.leases().count(), self.leases.refused.len(), self.leases.moving.len())
+    }
+
+    /// Puts back the leases that exist already; called when everything is loaded,
+    /// and again when we become the leader (another one may have given leases that
+    /// only show in the database yet). Ports of the living go first: an address
+    /// that is in use is never given to a leftover.
+    pub fn restore_leases(&mut self, rows: &[PortRow]) {
+        self.leases.started = true;
+        let wanted = |port: &Arc<str>| self.leases.wanted.contains_key(port);
+        let mut order: Vec<Lease> = Vec::new();
+        order.extend(self.ips.values().filter(|ip| wanted(&ip.meta.name)).filter_map(|ip| self.of_ip(ip)));
+        for (port, owner) in &self.leases.wanted {
+            order.extend(self.owner_meta(owner).and_then(|meta| of_annotations(port, meta)));
+        }
+        let of_rows = |alive: bool| {
+            let rows = rows.iter().filter(move |row| wanted(&row.name) == alive);
+            rows.filter_map(|row| self.of_row(row))
+        };
+        order.extend(of_rows(true));
+        order.extend(self.ips.values().filter(|ip| !wanted(&ip.meta.name)).filter_map(|ip| self.of_ip(ip)));
+        order.extend(of_rows(false));
+        for lease in order {
+            self.restore(lease);
+        }
+        for port in self.leases.wanted.keys().cloned().collect::<Vec<_>>() {
+            self.leases.queue(port);
+        }
+        for port in self.ips.keys().cloned().collect::<Vec<_>>() {
+            self.leases.queue(port);
+        }
+        let leftovers: Vec<_> = self.ipam.leases().map(|lease| lease.port.clone()).collect();
+        for port in leftovers {
+            self.leases.queue(port);
+        }
+        // Queued in the order in which objects came, which differs between runs.
+        self.leases.todo.make_contiguous().sort();
+    }
+
+    /// A failure is no loss: a living port asks for its own address again and is
+    /// then told what is in its way.
+    fn restore(&mut self, lease: Lease) {
+        if self.ipam.lease(&lease.port).is_none() && self.ipam.restore(&lease).is_ok() {
+            self.changed.insert(ReadKey::Lease(lease.port));
+        }
+    }
+
+    fn of_ip(&self, ip: &Ip) -> Option<Lease> {
+        let spec = &ip.spec;
+        let port = ip.meta.name.clone();
+        lease(port.clone(), &spec.subnet, &spec.v4_ip_address, &spec.v6_ip_address, &spec.mac_address)
+            .or_else(|| lease(port.clone(), &spec.subnet, &spec.ip_address, "", &spec.mac_address))
+            .map(|lease| Lease { owner: self.served(&port), ..lease })
+    }
+
+    fn of_row(&self, row: &PortRow) -> Option<Lease> {
+        let mut words = row.addresses.first()?.split_ascii_whitespace();
+        let mac = words.next().filter(|word| mac::parse(word).is_some())?;
+        let ips = words.collect::<Vec<_>>().join(",");
+        let lease = lease(row.name.clone(), &row.switch, &ips, "", mac)?;
+        Some(Lease { owner: self.served(&row.name), ..lease })
+    }
+
+    /// UID of the owner that a lease which exists already serves: an owner that
+    /// was told its address. One that was not may be a successor with wishes of
+    /// its own; it inherits in [`World::settle_port`].
+    fn served(&self, port: &Arc<str>) -> Arc<str> {
+        let meta = self.leases.wanted.get(port).and_then(|owner| self.owner_meta(owner));
+        meta.filter(|meta| project::allocated(meta)).map(|meta| meta.uid.clone()).unwrap_or_default()
+    }
+
+    fn owner_meta(&self, owner: &Owner) -> Option<&Meta> {
+        match owner {
+            Owner::Pod(namespace, name) => Some(&self.stored_pod(namespace, name)?.object.meta),
+            Owner::Node(name) => Some(&self.nodes.get(name)?.object.meta),
+        }
+    }
+
+    /// Brings every queued port's lease in line. Only a leader (`give`) draws new
+    /// addresses; a follower learns them from the IP objects that the leader makes.
+    pub fn settle_leases(&mut self, give: bool) {
+        if !self.leases.started {
+            return;
+        }
+        let mut exhausted = BTreeSet::new();
+        while let Some(port) = self.leases.todo.pop_front() {
+            self.leases.queued.remove(&port);
+            self.learn(&port, give);
+            self.settle_port(&port, give, &mut exhausted);
+            self.reckon_orphan(&port);
+        }
+    }
+
+    /// An IP object whose lease is not known: made by the leader that we follow, or
+    /// by a user who reserves an address.
+    fn learn(&mut self, port: &Arc<str>, give: bool) {
+        let Some(lease) = self.ips.get(port).and_then(|ip| self.of_ip(ip)) else { return };
+        let held = self.ipam.lease(port);
+        let differs = |held: &Lease| (&held.subnet, held.v4, held.v6) != (&lease.subnet, lease.v4, lease.v6);
+        if !give && held.is_some_and(|held| differs(held)) {
+            self.ipam.release(port);
+            self.changed.insert(ReadKey::Lease(port.clone()));
+        }
+        self.restore(lease);
+    }
+
+    fn settle_port(&mut self, port: &Arc<str>, give: bool, exhausted: &mut BTreeSet<Arc<str>>) {
+        let before = self.leases.state(&self.ipam, port);
+        let leftovers = self.leases.rows.contains(port) || self.ips.contains_key(port);
+        let held = self.ipam.lease(port).cloned();
+        let Some(owner) = self.leases.wanted.get(port).cloned() else {
+            self.leases.refused.remove(port);
+            self.leases.waiting.remove(port);
+            self.leases.moving.remove(port);
+            if let Some(lease) = held.filter(|_| !leftovers) {
+                self.free(&lease);
+            }
+            return self.note_lease(port, &before);
+        };
+        let uid = self.owner_meta(&owner).map(|meta| meta.uid.clone()).unwrap_or_default();
+        let ask = self.ask(port, &owner, &uid);
+        if let Some(lease) = held {
+            if lease.owner == uid && !self.leases.moving.contains(port) {
+                self.leases.refused.remove(port);
+                return self.note_lease(port, &before);
+            }
+            let inherited = match &ask {
+                Ask::Request(request) => fits(&lease, request) && self.ipam.allocate(request).is_ok(),
+                Ask::Wait => return self.note_lease(port, &before),
+                Ask::Refuse(_) => false,
+            };
+            if inherited {
+                self.leases.moving.remove(port);
+                self.leases.refused.remove(port);
+                return self.note_lease(port, &before);
+            }
+            if leftovers {
+                self.leases.moving.insert(port.clone());
+                if let Ask::Refuse(error) = ask {
+                    self.refuse(port, &error, Vec::new());
+                }
+                return self.note_lease(port, &before);
+            }
+            self.leases.moving.remove(port);
+            self.free(&lease);
+        }
+        match ask {
+            Ask::Wait => {
+                self.leases.waiting.insert(port.clone());
+            }
+            Ask::Refuse(error) => self.refuse(port, &error, Vec::new()),
+            Ask::Request(_) if !give => {}
+            Ask::Request(request) => {
+                let dynamic = request.v4.is_none() && request.v6.is_none() && request.mac.is_none();
+                let hopeless = dynamic && request.subnets.iter().all(|s| exhausted.contains(s));
+                if hopeless && self.leases.refused.contains_key(port) {
+                    return;
+                }
+                match self.ipam.allocate(&request) {
+                    Ok(_) => {
+                        self.leases.refused.remove(port);
+                        self.leases.waiting.remove(port);
+                    }
+                    Err(error) => {
+                        if dynamic && matches!(error, Error::Exhausted { .. }) {
+                            exhausted.extend(request.subnets.iter().cloned());
+                        }
+                        self.refuse(port, &error, request.subnets.clone());
+                    }
+                }
+            }
+        }
+        self.note_lease(port, &before);
+    }
+
+    fn refuse(&mut self, port: &Arc<str>, error: &Error, subnets: Vec<Arc<str>>) {
+        let refusal = Refusal { reason: error.reason().into(), message: error.to_string().into(), subnets };
+        self.leases.refused.insert(port.clone(), refusal);
+    }
+
+    fn free(&mut self, lease: &Lease) {
+        self.ipam.release(&lease.port);
+        self.leases.retry_in(&lease.subnet);
+    }
+
+    fn note_lease(&mut self, port: &Arc<str>, before: &LeaseState) {
+        if self.leases.state(&self.ipam, port) != *before {
+            self.changed.insert(ReadKey::Lease(port.clone()));
+        }
+    }
+
+    fn ask(&self, port: &Arc<str>, owner: &Owner, uid: &Arc<str>) -> Ask {
+        let Some(meta) = self.owner_meta(owner) else { return Ask::Wait };
+        let annotation = |key: &str| meta.annotations.get(key).map(|v| &**v);
+        let mut request = Request { port: port.clone(), owner: uid.clone(), ..Request::default() };
+        request.avoid = self.node_ips.clone();
+        let told = project::allocated(meta);
+        match owner {
+            Owner::Node(_) => request.subnets = vec![self.config.node_switch.clone()],
+            Owner::Pod(namespace, name) => {
+                let Some(pod) = self.pod(namespace, name) else { return Ask::Wait };
+                if !told && (pod.node.is_empty() || pod.terminating) {
+                    return Ask::Wait;
+                }
+                let machine = pod.owner.as_ref().is_some_and(|(kind, _)| &**kind == "VirtualMachineInstance");
+                if (!told || machine)
+                    && let Some(error) = ipam::unsupported(&pod.requests, pod.owner.as_ref())
+                {
+                    return Ask::Refuse(error);
+                }
+                match annotation(keys::LOGICAL_SWITCH).filter(|text| !text.trim().is_empty()) {
+                    Some(text) => request.subnets = text.split(',').map(|s| s.trim().into()).collect(),
+                    None if self.namespaces.contains_key(namespace) => {
+                        request.subnets = self.candidates(namespace);
+                    }
+                    None => return Ask::Wait,
+                }
+            }
+        }
+        // Subnets that we make ourselves are on their way.
+        let ours = [&self.config.node_switch, &self.config.default_ls];
+        if request.subnets.iter().all(|s| ours.contains(&s) && !self.subnet_views.contains_key(s)) {
+            return Ask::Wait;
+        }
+        let requested = |key: &str| {
+            // What a node's annotations say is our own answer, never a request.
+            annotation(key).filter(|_| told || matches!(owner, Owner::Pod(..)))
+        };
+        let asked = request.with_annotations(
+            requested(keys::IP_ADDRESS),
+            requested(keys::MAC_ADDRESS),
+            annotation(keys::IP_FAMILY),
+        );
+        asked.map_or_else(Ask::Refuse, |request| Ask::Request(Box::new(request)))
+    }
+
+    /// The namespace's subnets that can give addresses; all of them when none can,
+    /// so that the refusal names them.
+    fn candidates(&self, namespace: &str) -> Vec<Arc<str>> {
+        let bound = self.namespace_subnets(namespace);
+        let usable = |name: &&Arc<str>| {
+            self.subnet_views.get(*name).is_some_and(|s| s.supported && s.invalid.is_none() && !s.deleting)
+        };
+        let usable: Vec<_> = bound.iter().filter(usable).cloned().collect();
+        if usable.is_empty() { bound.to_vec() } else { usable }
+    }
+
+    /// An IP object is an orphan when nothing needs it and no row of its port is
+    /// left. One that is being deleted is let go even if its port lives on: it is a
+    /// record, and is written anew.
+    fn reckon_orphan(&mut self, name: &Arc<str>) {
+        let needed = self.leases.wanted.contains_key(name) && !self.leases.moving.contains(name);
+        let row = self.leases.rows.contains(name);
+        let orphan = self.ips.get(name).filter(|ip| {
+            let deleting = ip.meta.deleting_at.is_some();
+            if needed { deleting } else { !row && (deleting || is_ours(ip)) }
+        });
+        let uid = orphan.map(|ip| ip.meta.uid.clone());
+        if self.orphans.get(name) != uid.as_ref() {
+            match uid {
+                Some(uid) => self.orphans.insert(name.clone(), uid),
+                None => self.orphans.remove(name),
+            };
+            self.changed.insert(ReadKey::OrphanIp(name.clone()));
+        }
+    }
+}
+
+/// Made for a pod's default interface or a node, and not kept by a user.
+fn is_ours(ip: &Ip) -> bool {
+    let reserved = ip.meta.labels.get(keys::IP_RESERVED_LABEL).is_some_and(|v| &**v == "true");
+    !reserved && !belongs_elsewhere(ip)
+}
+
+/// Objects of attachments, virtual machines and virtual addresses belong to
+/// features of their own, whose owners this version can't see: they and their rows
+/// stay.
+fn belongs_elsewhere(ip: &Ip) -> bool {
+    let spec = &ip.spec;
+    let expected = if spec.namespace.is_empty() {
+        names::node_port(&spec.pod_name)
+    } else {
+        names::pod_port(&spec.pod_name, &spec.namespace, keys::DEFAULT_PROVIDER)
+    };
+    spec.pod_type == "VirtualMachine" || *ip.meta.name != *expected
+}
+
+fn fits(lease: &Lease, request: &Request) -> bool {
+    let family = match request.family {
+        Some(Family::V4) => lease.v6.is_none(),
+        Some(Family::V6) => lease.v4.is_none(),
+        None => true,
+    };
+    family
+        && request.subnets.contains(&lease.subnet)
+        && request.v4.is_none_or(|ip| lease.v4 == Some(ip))
+        && request.v6.is_none_or(|ip| lease.v6 == Some(ip))
+        && request.mac.is_none_or(|wish| mac::parse(&lease.mac) == Some(wish))
+}
+
+fn lease(port: Arc<str>, subnet: &str, ips: &str, more: &str, mac: &str) -> Option<Lease> {
+    let (a, b) = (net::parse_dual_ips(ips).ok()?, net::parse_dual_ips(more).ok()?);
+    let (v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>) = (a.v4.or(b.v4), a.v6.or(b.v6));
+    let complete = (v4.is_some() || v6.is_some()) && mac::parse(mac).is_some() && !subnet.is_empty();
+    complete.then(|| Lease { port, subnet: subnet.into(), v4, v6, mac: mac.into(), owner: "".into() })
+}
+
+fn of_annotations(port: &Arc<str>, meta: &Meta) -> Option<Lease> {
+    if !project::allocated(meta) {
+        return None;
+    }
+    let value = |key: &str| meta.annotations.get(key).map_or("", |v| &**v);
+    let lease = lease(
+        port.clone(),
+        value(keys::LOGICAL_SWITCH),
+        value(keys::IP_ADDRESS),
+        "",
+        value(keys::MAC_ADDRESS),
+    )?;
+    Some(Lease { owner: meta.uid.clone(), ..lease })
+}

@@ -1,0 +1,542 @@
+//! The world: every watched object, the projections that compile reads, the
+//! indexes it needs, and the address leases.
+//!
+//! Flows in: objects from watches, names of port rows in the northbound replica,
+//! time. Flows out: the keys whose projection changed (nothing when a new object
+//! projects to the same value), and the objects themselves for publish to compare
+//! with. Owned by the core, no locks, no I/O.
+
+mod leases;
+mod project;
+mod read;
+mod subnets;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::facts::{Kind, ObjectRef};
+use crate::io::Config;
+use crate::ipam::Ipam;
+use crate::objects::{Ip, Meta, Namespace, Node, Object, Other, Pod, StringMap, Subnet, Vpc};
+use crate::view::{LeaseState, NodeView, PodView, SubnetView, Usage, VpcView};
+
+pub use leases::PortRow;
+pub use read::ReadKey;
+
+/// Kinds that must have been listed once before anything is compiled. Kinds that
+/// this version does not act on may be missing from the API server.
+pub const NEEDED: [Kind; 6] = [Kind::Pod, Kind::Node, Kind::Namespace, Kind::Subnet, Kind::Vpc, Kind::Ip];
+
+/// Usage of a subnet is projected at most this often: a burst of pods costs the
+/// subnet's status one patch a second, not one per pod.
+const USAGE_EVERY_MS: u64 = 1000;
+
+type ByName<T> = BTreeMap<Arc<str>, T>;
+/// UID and labels.
+type NamespaceView = (Arc<str>, StringMap);
+/// Plural, namespace, name.
+type OtherKey = (&'static str, Arc<str>, Arc<str>);
+
+/// An object and its projection.
+struct Stored<T, V> {
+    object: Arc<T>,
+    view: Arc<V>,
+}
+
+/// Everything known about the cluster.
+pub struct World {
+    config: Arc<Config>,
+    pods: ByName<ByName<Stored<Pod, PodView>>>,
+    nodes: ByName<Stored<Node, NodeView>>,
+    namespaces: ByName<Stored<Namespace, NamespaceView>>,
+    subnets: ByName<Arc<Subnet>>,
+    subnet_views: ByName<Arc<SubnetView>>,
+    vpcs: ByName<Stored<Vpc, VpcView>>,
+    ips: ByName<Arc<Ip>>,
+    others: BTreeMap<OtherKey, Arc<Other>>,
+
+    node_names: Arc<BTreeSet<Arc<str>>>,
+    subnet_names: Arc<BTreeSet<Arc<str>>>,
+    bindings: ByName<Arc<Vec<Arc<str>>>>,
+    node_ips: Arc<BTreeSet<IpAddr>>,
+    /// Pods whose grace period ends at that second.
+    graces: BTreeSet<(i64, Arc<str>, Arc<str>)>,
+
+    ipam: Ipam,
+    leases: leases::Book,
+    orphans: ByName<Arc<str>>,
+    foreign_ports: BTreeSet<Arc<str>>,
+    foreign_changes: Vec<(Arc<str>, bool)>,
+    usage: ByName<Arc<Usage>>,
+    usage_stale: BTreeSet<Arc<str>>,
+    usage_at_ms: Option<u64>,
+
+    listed: BTreeSet<Kind>,
+    sums: BTreeMap<Kind, (usize, u64)>,
+    changed: BTreeSet<ReadKey>,
+    touched: BTreeSet<ObjectRef>,
+}
+
+impl World {
+    /// An empty world.
+    pub fn new(config: Arc<Config>) -> Self {
+        Self {
+            ipam: Ipam::new(config.seed),
+            config,
+            pods: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            namespaces: BTreeMap::new(),
+            subnets: BTreeMap::new(),
+            subnet_views: BTreeMap::new(),
+            vpcs: BTreeMap::new(),
+            ips: BTreeMap::new(),
+            others: BTreeMap::new(),
+            node_names: Arc::default(),
+            subnet_names: Arc::default(),
+            bindings: BTreeMap::new(),
+            node_ips: Arc::default(),
+            graces: BTreeSet::new(),
+            leases: leases::Book::default(),
+            orphans: BTreeMap::new(),
+            foreign_ports: BTreeSet::new(),
+            foreign_changes: Vec::new(),
+            usage: BTreeMap::new(),
+            usage_stale: BTreeSet::new(),
+            usage_at_ms: None,
+            listed: BTreeSet::new(),
+            sums: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            touched: BTreeSet::new(),
+        }
+    }
+
+    /// Every needed kind has been listed.
+    pub fn loaded(&self) -> bool {
+        NEEDED.iter().all(|kind| self.listed.contains(kind))
+    }
+
+    /// Kinds still to be listed.
+    pub fn missing(&self) -> impl Iterator<Item = Kind> + '_ {
+        NEEDED.into_iter().filter(|kind| !self.listed.contains(kind))
+    }
+
+    /// Projections that changed since the last call.
+    pub fn take_changed(&mut self) -> BTreeSet<ReadKey> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Objects that changed in any way since the last call.
+    pub fn take_touched(&mut self) -> BTreeSet<ObjectRef> {
+        std::mem::take(&mut self.touched)
+    }
+
+    /// Ports that belong to features this version lacks, by the IP objects of their
+    /// name: came (`true`) or went since the last call. Their rows must stay.
+    pub fn take_foreign_ports(&mut self) -> Vec<(Arc<str>, bool)> {
+        std::mem::take(&mut self.foreign_changes)
+    }
+
+    /// Number of objects per kind and an order-independent checksum of their
+    /// identities and versions.
+    pub fn checksums(&self) -> &BTreeMap<Kind, (usize, u64)> {
+        &self.sums
+    }
+
+    /// A watch delivered an object.
+    pub fn apply(&mut self, unix_s: i64, object: Object) {
+        let reference = object.reference();
+        if let Some(old) = self.find(&reference) {
+            self.account(reference.kind, old.meta(), false);
+        }
+        self.account(reference.kind, object.meta(), true);
+        self.touched.insert(reference);
+        match object {
+            Object::Pod(pod) => self.set_pod(unix_s, pod),
+            Object::Node(node) => self.set_node(node),
+            Object::Namespace(namespace) => self.set_namespace(namespace),
+            Object::Subnet(subnet) => {
+                self.subnets.insert(subnet.meta.name.clone(), subnet);
+                self.project_subnets();
+            }
+            Object::Vpc(vpc) => {
+                let name = vpc.meta.name.clone();
+                let view = Arc::new(VpcView::of(&vpc));
+                let stored = Stored { object: vpc, view: view.clone() };
+                let old = self.vpcs.insert(name.clone(), stored);
+                if old.is_none_or(|old| old.view != view) {
+                    self.changed.insert(ReadKey::Vpc(name));
+                }
+            }
+            Object::Ip(ip) => self.set_ip(ip),
+            Object::Other(plural, other) => {
+                let key = (plural, other.meta.namespace.clone(), other.meta.name.clone());
+                let uid = other.meta.uid.clone();
+                let old = self.others.insert(key.clone(), other);
+                if old.is_none_or(|old| old.meta.uid != uid) {
+                    self.changed.insert(ReadKey::Other(key.0, key.1, key.2));
+                }
+            }
+        }
+    }
+
+    /// A watch delivered a deletion.
+    pub fn delete(&mut self, object: &ObjectRef) {
+        let Some(old) = self.find(object) else { return };
+        self.account(object.kind, old.meta(), false);
+        self.touched.insert(object.clone());
+        let name = &object.name;
+        match object.kind {
+            Kind::Pod => self.remove_pod(&object.namespace, name),
+            Kind::Node => self.remove_node(name),
+            Kind::Namespace => {
+                self.namespaces.remove(name);
+                self.bindings.remove(name);
+                self.changed.insert(ReadKey::Namespace(name.clone()));
+                self.changed.insert(ReadKey::NamespaceSubnets(name.clone()));
+            }
+            Kind::Subnet => {
+                self.subnets.remove(name);
+                self.project_subnets();
+            }
+            Kind::Vpc => {
+                self.vpcs.remove(name);
+                self.changed.insert(ReadKey::Vpc(name.clone()));
+            }
+            Kind::Ip => self.remove_ip(name),
+            Kind::Other(plural) => {
+                self.others.remove(&(plural, object.namespace.clone(), name.clone()));
+                self.changed.insert(ReadKey::Other(plural, object.namespace.clone(), name.clone()));
+            }
+        }
+    }
+
+    /// A watch (re)listed: what is not in the list is gone.
+    pub fn list(&mut self, unix_s: i64, kind: Kind, objects: Vec<Object>) {
+        let mut gone = self.names(kind);
+        let mut objects = objects;
+        objects.sort_by_cached_key(Object::reference);
+        for object in objects {
+            gone.remove(&object.reference());
+            self.apply(unix_s, object);
+        }
+        for object in gone {
+            self.delete(&object);
+        }
+        self.listed.insert(kind);
+        self.sums.entry(kind).or_default();
+    }
+
+    /// Looks again at pods whose grace period ended.
+    pub fn end_graces(&mut self, unix_s: i64) {
+        while let Some(first) = self.graces.first().filter(|(at, ..)| unix_s > *at).cloned() {
+            self.graces.remove(&first);
+            if let Some(pod) = self.stored_pod(&first.1, &first.2).map(|s| s.object.clone()) {
+                self.set_pod(unix_s, pod);
+            }
+        }
+    }
+
+    /// Projects the usage of subnets when it is due.
+    pub fn project_usage(&mut self, now_ms: u64) {
+        self.usage_stale.extend(self.ipam.take_changed());
+        if self.usage_stale.is_empty() || self.usage_due(now_ms) > now_ms {
+            return;
+        }
+        self.usage_at_ms = Some(now_ms);
+        for subnet in std::mem::take(&mut self.usage_stale) {
+            let usage = self.ipam.usage(&subnet);
+            if self.usage.get(&subnet).is_none_or(|old| **old != usage) {
+                self.usage.insert(subnet.clone(), Arc::new(usage));
+                self.changed.insert(ReadKey::Usage(subnet));
+            }
+        }
+    }
+
+    fn usage_due(&self, now_ms: u64) -> u64 {
+        self.usage_at_ms.map_or(now_ms, |at| at + USAGE_EVERY_MS)
+    }
+
+    /// When a grace period ends or usage is due next, in milliseconds.
+    pub fn wake_at(&self, now_ms: u64, unix_s: i64) -> Option<u64> {
+        let grace = self.graces.first().map(|(at, ..)| {
+            now_ms + 1000 * u64::try_from(at.saturating_sub(unix_s).saturating_add(1)).unwrap_or(0)
+        });
+        let usage = (!self.usage_stale.is_empty()).then(|| self.usage_due(now_ms));
+        grace.into_iter().chain(usage).min()
+    }
+
+    fn account(&mut self, kind: Kind, meta: &Meta, add: bool) {
+        let hash = fnv([&meta.namespace, &meta.name, &meta.uid, &meta.resource_version]);
+        let (count, sum) = self.sums.entry(kind).or_default();
+        if add {
+            *count += 1;
+            *sum = sum.wrapping_add(hash);
+        } else {
+            *count = count.saturating_sub(1);
+            *sum = sum.wrapping_sub(hash);
+        }
+    }
+
+    fn set_pod(&mut self, unix_s: i64, pod: Arc<Pod>) {
+        let (namespace, name) = (pod.meta.namespace.clone(), pod.meta.name.clone());
+        let view = project::pod(&pod, unix_s);
+        let old = self.stored_pod(&namespace, &name).map(|s| (s.view.clone(), s.object.meta.deleting_at));
+        if let Some(at) = old.as_ref().and_then(|(_, at)| *at) {
+            self.graces.remove(&(at, namespace.clone(), name.clone()));
+        }
+        if let Some(at) = pod.meta.deleting_at.filter(|_| view.wants_network) {
+            self.graces.insert((at, namespace.clone(), name.clone()));
+        }
+        let same = old.as_ref().is_some_and(|(old, _)| **old == view);
+        let view = match old {
+            Some((old, _)) if same => old,
+            _ => Arc::new(view),
+        };
+        self.pods.entry(namespace.clone()).or_default().insert(name.clone(), Stored { object: pod, view });
+        if !same {
+            self.changed.insert(ReadKey::Pod(namespace.clone(), name.clone()));
+            self.want_pod(&namespace, &name);
+        }
+    }
+
+    fn remove_pod(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
+        let Some(pods) = self.pods.get_mut(namespace) else { return };
+        let Some(stored) = pods.remove(name) else { return };
+        if pods.is_empty() {
+            self.pods.remove(namespace);
+        }
+        if let Some(at) = stored.object.meta.deleting_at {
+            self.graces.remove(&(at, namespace.clone(), name.clone()));
+        }
+        self.changed.insert(ReadKey::Pod(namespace.clone(), name.clone()));
+        self.want_pod(namespace, name);
+    }
+
+    fn set_node(&mut self, node: Arc<Node>) {
+        let name = node.meta.name.clone();
+        let view = project::node(&node);
+        let old = self.nodes.get(&name).map(|s| s.view.clone());
+        let same = old.as_ref().is_some_and(|old| **old == view);
+        let view = match old {
+            Some(old) if same => old,
+            _ => Arc::new(view),
+        };
+        self.nodes.insert(name.clone(), Stored { object: node, view });
+        if !same {
+            self.changed.insert(ReadKey::Node(name.clone()));
+            self.index_nodes();
+            self.want_node(&name);
+        }
+    }
+
+    fn remove_node(&mut self, name: &Arc<str>) {
+        self.nodes.remove(name);
+        self.changed.insert(ReadKey::Node(name.clone()));
+        self.index_nodes();
+        self.want_node(name);
+    }
+
+    fn index_nodes(&mut self) {
+        if self.node_names.len() != self.nodes.len()
+            || self.nodes.keys().any(|n| !self.node_names.contains(n))
+        {
+            self.node_names = Arc::new(self.nodes.keys().cloned().collect());
+            self.changed.insert(ReadKey::NodeNames);
+        }
+        let views = self.nodes.values().map(|s| &s.view);
+        self.node_ips = Arc::new(
+            views.flat_map(|v| v.ipv4.map(IpAddr::V4).into_iter().chain(v.ipv6.map(IpAddr::V6))).collect(),
+        );
+    }
+
+    fn set_namespace(&mut self, namespace: Arc<Namespace>) {
+        let name = namespace.meta.name.clone();
+        let view = (namespace.meta.uid.clone(), namespace.meta.labels.clone());
+        let same = self.namespaces.get(&name).is_some_and(|s| *s.view == view);
+        if same {
+            if let Some(stored) = self.namespaces.get_mut(&name) {
+                stored.object = namespace;
+            }
+            return;
+        }
+        self.namespaces.insert(name.clone(), Stored { object: namespace, view: Arc::new(view) });
+        self.changed.insert(ReadKey::Namespace(name.clone()));
+        self.bind(&name);
+    }
+
+    fn bind(&mut self, namespace: &Arc<str>) {
+        let Some(labels) = self.namespaces.get(namespace).map(|s| s.view.clone()) else { return };
+        let bound = subnets::bound(&self.config, &self.subnet_views, namespace, &labels.1);
+        if self.bindings.get(namespace).is_none_or(|old| **old != bound) {
+            self.bindings.insert(namespace.clone(), Arc::new(bound));
+            self.changed.insert(ReadKey::NamespaceSubnets(namespace.clone()));
+            self.leases.retry_refused();
+        }
+    }
+
+    /// Projects all subnets anew: one's validity depends on the others.
+    fn project_subnets(&mut self) {
+        let mut views = subnets::project(&self.config, &self.subnets);
+        let gone: Vec<_> = self.subnet_views.keys().filter(|n| !views.contains_key(*n)).cloned().collect();
+        let names_changed = !gone.is_empty() || views.len() != self.subnet_views.len();
+        let mut rebind = !gone.is_empty();
+        for name in gone {
+            self.subnet_views.remove(&name);
+            self.changed.insert(ReadKey::Subnet(name.clone()));
+            for port in self.ipam.remove_subnet(&name) {
+                self.changed.insert(ReadKey::Lease(port.clone()));
+                self.leases.queue(port);
+            }
+            self.usage.remove(&name);
+            self.changed.insert(ReadKey::Usage(name));
+        }
+        for (name, mut view) in std::mem::take(&mut views) {
+            let old = self.subnet_views.get(&name);
+            if old.is_some_and(|old| **old == view) {
+                continue;
+            }
+            let usable = view.supported && view.invalid.is_none();
+            let pooled = old.is_some_and(|old| old.supported && old.invalid.is_none());
+            if usable && old.is_none_or(|old| !pooled || old.spec != view.spec) {
+                if let Err(error) = self.ipam.set_subnet(&name, &view.spec) {
+                    view.invalid = Some((error.reason().into(), error.to_string().into()));
+                }
+                self.leases.retry_refused();
+            }
+            rebind |= old.is_none_or(|old| {
+                old.spec.namespaces != view.spec.namespaces
+                    || old.spec.namespace_selectors != view.spec.namespace_selectors
+            });
+            self.subnet_views.insert(name.clone(), Arc::new(view));
+            self.changed.insert(ReadKey::Subnet(name));
+        }
+        if names_changed {
+            self.subnet_names = Arc::new(self.subnet_views.keys().cloned().collect());
+            self.changed.insert(ReadKey::SubnetNames);
+        }
+        if rebind {
+            for namespace in self.namespaces.keys().cloned().collect::<Vec<_>>() {
+                self.bind(&namespace);
+            }
+        }
+    }
+
+    fn stored_pod(&self, namespace: &str, name: &str) -> Option<&Stored<Pod, PodView>> {
+        self.pods.get(namespace)?.get(name)
+    }
+
+    fn names(&self, kind: Kind) -> BTreeSet<ObjectRef> {
+        let cluster = |names: &mut dyn Iterator<Item = &Arc<str>>| -> BTreeSet<ObjectRef> {
+            names.map(|name| ObjectRef::cluster(kind, name.clone())).collect()
+        };
+        match kind {
+            Kind::Pod => self
+                .pods
+                .iter()
+                .flat_map(|(ns, pods)| {
+                    pods.keys().map(move |name| ObjectRef::namespaced(kind, ns.clone(), name.clone()))
+                })
+                .collect(),
+            Kind::Node => cluster(&mut self.nodes.keys()),
+            Kind::Namespace => cluster(&mut self.namespaces.keys()),
+            Kind::Subnet => cluster(&mut self.subnets.keys()),
+            Kind::Vpc => cluster(&mut self.vpcs.keys()),
+            Kind::Ip => cluster(&mut self.ips.keys()),
+            Kind::Other(plural) => self
+                .others
+                .keys()
+                .filter(|(p, ..)| *p == plural)
+                .map(|(_, ns, name)| ObjectRef::namespaced(kind, ns.clone(), name.clone()))
+                .collect(),
+        }
+    }
+
+    /// The object as the watch delivered it last.
+    pub fn find(&self, object: &ObjectRef) -> Option<Object> {
+        let name = &object.name;
+        Some(match object.kind {
+            Kind::Pod => Object::Pod(self.stored_pod(&object.namespace, name)?.object.clone()),
+            Kind::Node => Object::Node(self.nodes.get(name)?.object.clone()),
+            Kind::Namespace => Object::Namespace(self.namespaces.get(name)?.object.clone()),
+            Kind::Subnet => Object::Subnet(self.subnets.get(name)?.clone()),
+            Kind::Vpc => Object::Vpc(self.vpcs.get(name)?.object.clone()),
+            Kind::Ip => Object::Ip(self.ips.get(name)?.clone()),
+            Kind::Other(plural) => Object::Other(
+                plural,
+                self.others.get(&(plural, object.namespace.clone(), name.clone()))?.clone(),
+            ),
+        })
+    }
+
+    // What compile reads; the engine records.
+
+    /// See [`crate::view::View::config`].
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+    /// See [`crate::view::View::pod`].
+    pub fn pod(&self, namespace: &str, name: &str) -> Option<Arc<PodView>> {
+        self.stored_pod(namespace, name).map(|s| s.view.clone())
+    }
+    /// See [`crate::view::View::node`].
+    pub fn node(&self, name: &str) -> Option<Arc<NodeView>> {
+        self.nodes.get(name).map(|s| s.view.clone())
+    }
+    /// See [`crate::view::View::subnet`].
+    pub fn subnet(&self, name: &str) -> Option<Arc<SubnetView>> {
+        self.subnet_views.get(name).cloned()
+    }
+    /// See [`crate::view::View::vpc`].
+    pub fn vpc(&self, name: &str) -> Option<Arc<str>> {
+        self.vpcs.get(name).map(|s| s.view.uid.clone())
+    }
+    /// See [`crate::view::View::vpc_view`].
+    pub fn vpc_view(&self, name: &str) -> Option<Arc<VpcView>> {
+        self.vpcs.get(name).map(|s| s.view.clone())
+    }
+    /// See [`crate::view::View::namespace`].
+    pub fn namespace(&self, name: &str) -> Option<Arc<(Arc<str>, StringMap)>> {
+        self.namespaces.get(name).map(|s| s.view.clone())
+    }
+    /// See [`crate::view::View::lease`].
+    pub fn lease(&self, port: &str) -> LeaseState {
+        self.leases.state(&self.ipam, port)
+    }
+    /// See [`crate::view::View::usage`].
+    pub fn usage(&self, subnet: &str) -> Arc<Usage> {
+        self.usage.get(subnet).cloned().unwrap_or_default()
+    }
+    /// See [`crate::view::View::node_names`].
+    pub fn node_names(&self) -> Arc<BTreeSet<Arc<str>>> {
+        self.node_names.clone()
+    }
+    /// See [`crate::view::View::subnet_names`].
+    pub fn subnet_names(&self) -> Arc<BTreeSet<Arc<str>>> {
+        self.subnet_names.clone()
+    }
+    /// See [`crate::view::View::namespace_subnets`].
+    pub fn namespace_subnets(&self, namespace: &str) -> Arc<Vec<Arc<str>>> {
+        self.bindings.get(namespace).cloned().unwrap_or_default()
+    }
+    /// See [`crate::view::View::orphan_ip`].
+    pub fn orphan_ip(&self, name: &str) -> Option<Arc<str>> {
+        self.orphans.get(name).cloned()
+    }
+    /// See [`crate::view::View::other`].
+    pub fn other(&self, plural: &'static str, namespace: &str, name: &str) -> Option<Arc<str>> {
+        let key = (plural, Arc::from(namespace), Arc::from(name));
+        self.others.get(&key).map(|other| other.meta.uid.clone())
+    }
+}
+
+/// FNV-1a over strings, each ended so that borders count.
+fn fnv<'a>(parts: impl IntoIterator<Item = &'a Arc<str>>) -> u64 {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for part in parts {
+        for byte in part.bytes().chain([0xff]) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    hash
+}

@@ -1,0 +1,59 @@
+//! What compile can read, as keys: the nodes of the dependency graph. The world
+//! names the keys whose projection changed, the engine knows who read them.
+
+use std::sync::Arc;
+
+use crate::view::UnitKey;
+
+/// One readable projection.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ReadKey {
+    /// [`crate::view::View::pod`].
+    Pod(Arc<str>, Arc<str>),
+    /// [`crate::view::View::node`].
+    Node(Arc<str>),
+    /// [`crate::view::View::subnet`].
+    Subnet(Arc<str>),
+    /// [`crate::view::View::vpc`].
+    Vpc(Arc<str>),
+    /// [`crate::view::View::namespace`].
+    Namespace(Arc<str>),
+    /// [`crate::view::View::lease`].
+    Lease(Arc<str>),
+    /// [`crate::view::View::usage`].
+    Usage(Arc<str>),
+    /// [`crate::view::View::node_names`].
+    NodeNames,
+    /// [`crate::view::View::subnet_names`].
+    SubnetNames,
+    /// [`crate::view::View::namespace_subnets`].
+    NamespaceSubnets(Arc<str>),
+    /// [`crate::view::View::orphan_ip`].
+    OrphanIp(Arc<str>),
+    /// [`crate::view::View::other`].
+    Other(&'static str, Arc<str>, Arc<str>),
+    /// [`crate::view::View::has_column`]: the schema as a whole, which changes
+    /// with the server's version only.
+    Schema,
+}
+
+impl ReadKey {
+    /// The unit that exists because this object does, if the key is an object's.
+    pub fn unit(&self) -> Option<UnitKey> {
+        Some(match self {
+            Self::Pod(namespace, name) => UnitKey::Pod(namespace.clone(), name.clone()),
+            Self::Node(name) => UnitKey::Node(name.clone()),
+            Self::Subnet(name) => UnitKey::Subnet(name.clone()),
+            Self::Vpc(name) => UnitKey::Vpc(name.clone()),
+            Self::Namespace(name) => UnitKey::Namespace(name.clone()),
+            Self::OrphanIp(name) => UnitKey::Ip(name.clone()),
+            Self::Other(plural, namespace, name) => UnitKey::Other(plural, namespace.clone(), name.clone()),
+            Self::Lease(_)
+            | Self::Usage(_)
+            | Self::NodeNames
+            | Self::SubnetNames
+            | Self::NamespaceSubnets(_)
+            | Self::Schema => return None,
+        })
+    }
+}
