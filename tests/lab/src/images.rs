@@ -188,6 +188,7 @@ pub fn weir_archive(cache: &Cache, programs: &Programs, binaries: Binaries) -> R
 /// buildah with image and run folders of its own in the cache.
 struct Buildah {
     global: Vec<String>,
+    policy: PathBuf,
     /// Two builds would fight over tags.
     _lock: crate::cache::CacheLock,
 }
@@ -207,18 +208,18 @@ impl Buildah {
             format!("--root={}", shown(&folder.join("root"))),
             format!("--runroot={}", shown(&folder.join("run"))),
             format!("--registries-conf={}", shown(&registries)),
-            format!("--signature-policy={}", shown(&policy)),
         ];
-        Ok(Self { global, _lock: cache.lock("buildah")? })
+        Ok(Self { global, policy, _lock: cache.lock("buildah")? })
     }
 
     fn command<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
-        let (action, rest): (Vec<_>, Vec<_>) = {
-            let mut args = args.into_iter();
-            (args.by_ref().take(1).collect(), args.collect())
-        };
         let mut command = command("buildah", &self.global);
-        command.args(action).args(rest);
+        for (position, word) in args.into_iter().enumerate() {
+            command.arg(word);
+            if position == 0 && ["from", "bud", "commit", "push"].contains(&word) {
+                command.arg(format!("--signature-policy={}", self.policy.display()));
+            }
+        }
         command
     }
 
@@ -273,4 +274,13 @@ pub fn import_into(lab: &Lab, node: &Node, archives: &[PathBuf]) -> Result<()> {
         }
         write_json(&record, &have)
     })
+}
+
+/// A hash of the release programs: tells whether what runs is what was built.
+pub fn programs_key() -> Result<String> {
+    let mut key = Key::default();
+    for name in BINARIES {
+        key = key.file(name, &release_folder().join(name))?;
+    }
+    Ok(key.finish())
 }

@@ -21,9 +21,13 @@
 pub mod api;
 pub mod cache;
 pub mod cgroup;
+pub mod checks;
+pub mod collect;
 pub mod control;
 pub mod debian;
+pub mod demo;
 pub mod images;
+pub mod install;
 pub mod life;
 pub mod machine;
 pub mod netns;

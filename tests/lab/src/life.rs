@@ -189,3 +189,20 @@ fn unwell(pod: &Value) -> Option<String> {
         if reasons.is_empty() { "not ready".to_owned() } else { reasons.join("; ") }
     ))
 }
+
+/// The processes of a lab, one line each: host, pid, memory, command.
+pub fn processes(lab: &Lab) -> Result<String> {
+    let mut text = String::new();
+    let nodes = lab.nodes()?.into_iter().map(|node| node.name);
+    for host in ["cp".to_owned(), "out".to_owned()].into_iter().chain(nodes) {
+        for pid in cgroup::processes(&lab.plan.cgroup(&host))? {
+            let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            let words = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
+            let status = String::from_utf8_lossy(&read("status")).into_owned();
+            let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+            let short: String = words.chars().take(120).collect();
+            text.push_str(&format!("{host:<8} {pid:>7} {:>12} {short}\n", memory.trim()));
+        }
+    }
+    Ok(text)
+}

@@ -15,7 +15,9 @@ use lab::images::{self, Binaries};
 use lab::plan::{Family, Net};
 use lab::progress::{begin, quiet_step};
 use lab::state::{DEFAULT_NAME, Lab, lock, names};
-use lab::{api, life, netns, node, outside, packages, process, programs};
+use lab::{
+    api, checks, collect, control, demo, install, life, netns, node, outside, packages, process, programs,
+};
 
 #[derive(Parser)]
 #[command(name = "lab", about = "Real Kubernetes clusters on one machine, with Weir as their network")]
@@ -75,6 +77,40 @@ enum Action {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Install Weir and CoreDNS as a user would, and wait until the cluster is usable
+    Install {
+        /// Further options of `weir manifests`
+        #[arg(last = true)]
+        extra: Vec<String>,
+    },
+    /// Check what a first look should find, and print the table
+    Show,
+    /// All of it: up, images, install, show
+    Demo {
+        /// How many nodes
+        #[arg(long, default_value_t = 2)]
+        nodes: u8,
+        /// ipv4, ipv6 or dual
+        #[arg(long, default_value = "dual")]
+        family: Family,
+        /// Take Weir's programs as they are in the target folder
+        #[arg(long)]
+        no_build: bool,
+    },
+    /// Write logs and states of everything into a folder
+    Collect {
+        /// The folder
+        folder: PathBuf,
+    },
+    /// List the processes of a lab, by host
+    Ps,
+    /// Stop, start or restart a part of the control plane
+    Control {
+        /// stop, start or restart
+        action: ControlAction,
+        /// etcd, kube-apiserver, kube-controller-manager or kube-scheduler
+        component: String,
+    },
     #[command(hide = true)]
     Place {
         #[arg(long)]
@@ -90,6 +126,13 @@ enum Action {
     NodeInit { config: PathBuf },
     #[command(hide = true)]
     OutsideServe,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum ControlAction {
+    Stop,
+    Start,
+    Restart,
 }
 
 #[derive(Subcommand)]
@@ -181,6 +224,26 @@ fn act(arguments: Arguments) -> Result<ExitCode> {
             let error = api::kubectl_command(&Lab::existing(name)?).args(args).exec();
             bail!("cannot run kubectl: {error}");
         }
+        Action::Install { extra } => {
+            let _lock = lock(name)?;
+            install::install(&Lab::existing(name)?, &install::Options { extra })?;
+        }
+        Action::Show => return show(&Lab::existing(name)?),
+        Action::Demo { nodes, family, no_build } => {
+            let binaries = if no_build { Binaries::AsTheyAre } else { Binaries::Build };
+            return show(&demo::prepare(name, nodes, family, binaries, &install::Options::default())?);
+        }
+        Action::Collect { folder } => collect::collect(&Lab::existing(name)?, &folder)?,
+        Action::Ps => print!("{}", life::processes(&Lab::existing(name)?)?),
+        Action::Control { action, component } => {
+            let lab = Lab::existing(name)?;
+            if !matches!(action, ControlAction::Start) {
+                control::stop_component(&lab, &component)?;
+            }
+            if !matches!(action, ControlAction::Stop) {
+                control::start_component(&lab, &component)?;
+            }
+        }
         Action::Place { cgroup, netns, command } => {
             process::become_placed(cgroup.as_deref(), netns.as_deref(), &command)?;
         }
@@ -189,6 +252,17 @@ fn act(arguments: Arguments) -> Result<ExitCode> {
         Action::OutsideServe => outside::serve()?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn show(lab: &Lab) -> Result<ExitCode> {
+    let outcomes = checks::show::run(lab)?;
+    println!("\nlab {}, {}, {} nodes\n", lab.plan.name, lab.plan.family, lab.nodes()?.len());
+    println!("{}", checks::table(&outcomes));
+    let good = outcomes.iter().all(|outcome| outcome.good);
+    if good {
+        println!("look around: export KUBECONFIG={}", lab.kubeconfig().display());
+    }
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn status(name: &str) -> Result<ExitCode> {

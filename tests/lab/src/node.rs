@@ -235,6 +235,10 @@ pub fn stop(lab: &Lab, node: &Node, power: bool) -> Result<()> {
         }
         init.end(Duration::from_secs(10));
     }
+    // Its parent ends by itself then; a start must not find it still there.
+    if let Some(parent) = Process::read(&lab.node_dir(node).join("run.json")) {
+        parent.end(Duration::from_secs(5));
+    }
     // Whatever may be left of it: nothing outlives a machine that is off.
     let group = lab.plan.cgroup(&node.name);
     cgroup::kill_all(&group)?;

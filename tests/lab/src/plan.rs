@@ -175,7 +175,7 @@ impl Plan {
         // the same number in both families: .12 and ::12.
         let digits = |number: u8| {
             let number = u16::from(number);
-            (number / 100) << 8 | (number / 10 % 10) << 4 | number % 10
+            ((number / 100) << 8) | ((number / 10 % 10) << 4) | (number % 10)
         };
         let net = 0x18 + u16::from(net.number());
         Ipv6Addr::new(0xfd00, 0x198, net, digits(self.index), 0, 0, 0, digits(host))
