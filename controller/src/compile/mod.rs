@@ -25,7 +25,7 @@ mod pod;
 pub(crate) mod rows;
 mod subnet;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod vpc;
 
 use crate::facts::Facts;

@@ -12,6 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 mod interval;
+mod layout;
 pub mod mac;
 #[cfg(test)]
 mod model;
@@ -22,8 +23,9 @@ mod subnet;
 mod tests;
 mod unsupported;
 
+use layout::SubnetLayout;
 pub use request::{Error, Family, Request};
-use subnet::{SubnetLayout, SubnetPool};
+use subnet::SubnetPool;
 pub(crate) use unsupported::is_machine;
 pub use unsupported::unsupported;
 

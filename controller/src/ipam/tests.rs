@@ -271,20 +271,20 @@ fn unreadable_subnets_change_nothing() {
     assert_eq!(before, ipam);
 }
 
-/// The counts of a /64 and of 10.0.0.0/8; 150,000 ports are a matter of a second
+/// The counts of a /64 and of 10.0.0.0/8; 50,000 ports are a matter of a second
 /// even without optimisation, and releasing every second one keeps it so.
 #[test]
 fn large_subnets() {
     let mut ipam = ipam("10.0.0.0/8,fd00::/64", "10.0.0.1,fd00::1", &[]);
     assert_eq!(ipam.usage("s").v6_available, (1 << 64) - 3);
-    for n in 0..150_000u32 {
+    for n in 0..50_000u32 {
         ipam.allocate(&Request::new(n.to_string(), "u", "s")).unwrap();
     }
-    for n in (0..150_000u32).step_by(2) {
+    for n in (0..50_000u32).step_by(2) {
         ipam.release(&n.to_string());
     }
-    assert_eq!(ipam.usage("s").v4_using, 75_000);
+    assert_eq!(ipam.usage("s").v4_using, 25_000);
     let text = ipam.usage("s").v4_using_range;
     assert!(text.ends_with(",...") && text.len() < 256 * 1024, "{}", text.len());
-    assert_eq!(dynamic(&mut ipam, "new"), "10.2.73.242,fd00::2:49f2");
+    assert_eq!(dynamic(&mut ipam, "new"), "10.0.195.82,fd00::c352");
 }
