@@ -341,7 +341,7 @@ impl Flags {
             "provider networks are not made yet; remove the flag",
         );
         check(
-            self.kubelet_dir != PathBuf::from("/var/lib/kubelet"),
+            self.kubelet_dir != *"/var/lib/kubelet",
             "kubelet-dir",
             "only vhost-user ports need it, and they are not made yet",
         );

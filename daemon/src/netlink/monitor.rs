@@ -41,7 +41,8 @@ impl Monitor {
     ///
     /// # Errors
     /// When the socket can't be opened.
-    pub fn open() -> Result<Self> {
+    pub fn open_on(runtime: &tokio::runtime::Handle) -> Result<Self> {
+        let _guard = runtime.enter();
         let (connection, _handle, events) = new_multicast_connection(&[
             MulticastGroup::Link,
             MulticastGroup::Ipv4Ifaddr,
@@ -52,7 +53,7 @@ impl Monitor {
             MulticastGroup::Ipv6Rule,
         ])
         .map_err(|source| Error::io("open a netlink socket", source))?;
-        let driver = tokio::spawn(connection).abort_handle();
+        let driver = runtime.spawn(connection).abort_handle();
         Ok(Self { events, _driver: super::Driver(driver) })
     }
 

@@ -1,0 +1,125 @@
+//! Probes and metrics over HTTP, port 10665 (node contract §4.13).
+//!
+//! `/livez` and `/healthz` dial the CNI socket, which notices a deleted socket
+//! file; `/readyz` names what is missing; `/metrics` when enabled.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::net::{TcpListener, UnixStream};
+
+use crate::flags::Flags;
+use crate::metrics::Metrics;
+use crate::readiness::Readiness;
+
+/// How long the CNI socket may take to accept.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What the handlers look at.
+#[derive(Clone)]
+pub struct Health {
+    /// The CNI socket.
+    pub socket: PathBuf,
+    /// Whether an ADD could succeed.
+    pub readiness: Readiness,
+    /// Metrics, when they are served.
+    pub metrics: Option<Arc<Metrics>>,
+}
+
+/// The routes.
+pub fn router(health: Health) -> Router {
+    Router::new()
+        .route("/healthz", get(live))
+        .route("/livez", get(live))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .with_state(health)
+}
+
+async fn live(State(health): State<Health>) -> Response {
+    match tokio::time::timeout(DIAL_TIMEOUT, UnixStream::connect(&health.socket)).await {
+        Ok(Ok(_)) => "ok".into_response(),
+        Ok(Err(error)) => unavailable(format!("the CNI socket {}: {error}", health.socket.display())),
+        Err(_) => unavailable(format!("the CNI socket {} does not accept", health.socket.display())),
+    }
+}
+
+async fn ready(State(health): State<Health>) -> Response {
+    let missing = health.readiness.missing();
+    if missing.is_empty() {
+        return "ok".into_response();
+    }
+    unavailable(missing.iter().map(|step| format!("{step}\n")).collect())
+}
+
+async fn metrics(State(health): State<Health>) -> Response {
+    match &health.metrics {
+        Some(metrics) => (
+            [(
+                axum::http::header::CONTENT_TYPE,
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            )],
+            metrics.render(),
+        )
+            .into_response(),
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+fn unavailable(text: String) -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+}
+
+/// Where to listen: everywhere, or on the pod's own addresses.
+pub fn addresses(flags: &Flags) -> Vec<SocketAddr> {
+    let local = flags.env.enable_bind_local_ip.as_deref() == Some("true");
+    let own: Vec<IpAddr> = flags
+        .env
+        .pod_ips
+        .as_deref()
+        .filter(|_| local)
+        .unwrap_or_default()
+        .split(',')
+        .filter_map(|ip| ip.trim().parse().ok())
+        .collect();
+    let own = if own.is_empty() { vec![IpAddr::V6(Ipv6Addr::UNSPECIFIED)] } else { own };
+    own.into_iter().map(|ip| SocketAddr::new(ip, flags.pprof_port)).collect()
+}
+
+/// Binds an address; "everywhere" falls back to IPv4 on a host without IPv6.
+///
+/// # Errors
+/// When the port is taken.
+pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    match TcpListener::bind(address).await {
+        Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) && address.ip().is_unspecified() => {
+            TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn own_addresses_are_used_when_asked_for() {
+        let mut flags = Flags::parse_from(["x"]);
+        assert_eq!(addresses(&flags), ["[::]:10665".parse().unwrap()]);
+        flags.env.pod_ips = Some("172.30.0.11,fd00::11".into());
+        flags.env.enable_bind_local_ip = Some("true".into());
+        assert_eq!(
+            addresses(&flags),
+            ["172.30.0.11:10665".parse().unwrap(), "[fd00::11]:10665".parse().unwrap()]
+        );
+    }
+}

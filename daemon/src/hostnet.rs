@@ -1,0 +1,68 @@
+//! The host's network: one handle with everything that is bound to its
+//! namespace.
+
+use std::sync::Arc;
+
+use crate::netlink::{Error, Monitor, Netlink, Reachability, Result};
+use crate::sys::{EthtoolSocket, Namespace};
+
+/// The namespace that OVS runs in, the host's. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct HostNet {
+    /// The namespace itself.
+    pub namespace: Namespace,
+    /// Links, addresses, routes.
+    pub netlink: Netlink,
+    /// Offloads.
+    pub ethtool: Arc<EthtoolSocket>,
+}
+
+impl HostNet {
+    /// Opens everything in `namespace`.
+    ///
+    /// # Errors
+    /// When it can't be entered or a socket not be opened.
+    pub async fn open(namespace: Namespace) -> Result<Self> {
+        let runtime = tokio::runtime::Handle::current();
+        let (netlink, ethtool) = namespace
+            .run_async(move || (Netlink::open_on(&runtime), EthtoolSocket::open()))
+            .await
+            .map_err(|source| Error::io("enter the host's namespace", source))?;
+        let ethtool = ethtool.map_err(|source| Error::io("open an ethtool socket", source))?;
+        Ok(Self { namespace, netlink: netlink?, ethtool: Arc::new(ethtool) })
+    }
+
+    /// Opens everything in the process's own namespace.
+    ///
+    /// # Errors
+    /// As [`HostNet::open`].
+    pub async fn own() -> Result<Self> {
+        let namespace =
+            Namespace::current().map_err(|source| Error::io("open the host's namespace", source))?;
+        Self::open(namespace).await
+    }
+
+    /// A prober for neighbours.
+    ///
+    /// # Errors
+    /// As [`HostNet::open`].
+    pub async fn reachability(&self) -> Result<Reachability> {
+        let runtime = tokio::runtime::Handle::current();
+        self.namespace
+            .run_async(move || Reachability::open_on(&runtime))
+            .await
+            .map_err(|source| Error::io("enter the host's namespace", source))?
+    }
+
+    /// A monitor of changes.
+    ///
+    /// # Errors
+    /// As [`HostNet::open`].
+    pub async fn monitor(&self) -> Result<Monitor> {
+        let runtime = tokio::runtime::Handle::current();
+        self.namespace
+            .run_async(move || Monitor::open_on(&runtime))
+            .await
+            .map_err(|source| Error::io("enter the host's namespace", source))?
+    }
+}

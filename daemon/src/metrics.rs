@@ -1,0 +1,149 @@
+//! Metrics of the agent, with Kube-OVN's names where it has them (node
+//! contract §4.13).
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use crate::plug::Stage;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OperationLabels {
+    node_name: String,
+    /// The request's path, as upstream.
+    method: String,
+    status_code: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct NodeLabels {
+    node_name: String,
+}
+
+/// The registry and what is counted.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    node: String,
+    latency: Family<OperationLabels, Histogram>,
+    wait_address: Counter<f64, std::sync::atomic::AtomicU64>,
+    wait_route: Counter<f64, std::sync::atomic::AtomicU64>,
+    wait_connectivity: Counter<f64, std::sync::atomic::AtomicU64>,
+    lost: Counter,
+    host_changes: Counter,
+}
+
+impl Metrics {
+    /// Registers everything for this node.
+    pub fn new(node: &str) -> Self {
+        let mut registry = Registry::default();
+        let latency = Family::<OperationLabels, Histogram>::new_with_constructor(|| {
+            Histogram::new(exponential_buckets(0.001, 2.0, 10))
+        });
+        registry.register("cni_op_latency_seconds", "Duration of CNI calls", latency.clone());
+        let node_labels = NodeLabels { node_name: node.to_owned() };
+        // The library appends `_total` to counters.
+        let mut seconds = |name: &str, help: &str| {
+            let family = Family::<NodeLabels, Counter<f64, std::sync::atomic::AtomicU64>>::default();
+            registry.register(name, help, family.clone());
+            family.get_or_create(&node_labels).clone()
+        };
+        let wait_address = seconds("cni_wait_address_seconds", "Time that ADDs waited for an address");
+        let wait_route = seconds("cni_wait_route_seconds", "Time that ADDs waited to be routed");
+        let wait_connectivity =
+            seconds("cni_wait_connectivity_seconds", "Time that ADDs waited for their gateway");
+        let lost = Counter::default();
+        registry.register(
+            "weir_lost_interfaces_removed",
+            "Interfaces without a sandbox that were removed",
+            lost.clone(),
+        );
+        let host_changes = Counter::default();
+        registry.register(
+            "weir_host_changes",
+            "Changes made to the host's routes and firewall",
+            host_changes.clone(),
+        );
+        Self {
+            registry,
+            node: node.to_owned(),
+            latency,
+            wait_address,
+            wait_route,
+            wait_connectivity,
+            lost,
+            host_changes,
+        }
+    }
+
+    /// A CNI call was answered.
+    pub fn operation(&self, path: &str, status: u16, took: Duration) {
+        let labels = OperationLabels {
+            node_name: self.node.clone(),
+            method: path.to_owned(),
+            status_code: status.to_string(),
+        };
+        self.latency.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    /// An ADD had its annotations after this long.
+    pub fn waited_for_annotations(&self, took: Duration, default_route: bool) {
+        let counter = if default_route { &self.wait_route } else { &self.wait_address };
+        counter.inc_by(took.as_secs_f64());
+    }
+
+    /// An ADD gave up in this stage.
+    pub fn gave_up_waiting(&self, stage: Stage, took: Duration) {
+        let counter = if stage == Stage::WaitRoute { &self.wait_route } else { &self.wait_address };
+        counter.inc_by(took.as_secs_f64());
+    }
+
+    /// An ADD's gateways were checked.
+    pub fn waited_for_gateway(&self, took: Duration) {
+        self.wait_connectivity.inc_by(took.as_secs_f64());
+    }
+
+    /// Lost interfaces were removed.
+    pub fn lost_interfaces(&self, count: u64) {
+        self.lost.inc_by(count);
+    }
+
+    /// The host's state was changed.
+    pub fn host_changes(&self, count: u64) {
+        self.host_changes.inc_by(count);
+    }
+
+    /// The exposition text.
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string can't fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_contracts() {
+        let metrics = Metrics::new("n1");
+        metrics.operation("/api/v1/add", 200, Duration::from_millis(3));
+        metrics.waited_for_gateway(Duration::from_millis(1));
+        let text = metrics.render();
+        for name in [
+            "cni_op_latency_seconds_bucket{le=\"0.004\",node_name=\"n1\",method=\"/api/v1/add\",status_code=\"200\"}",
+            "cni_wait_address_seconds_total{node_name=\"n1\"}",
+            "cni_wait_route_seconds_total{node_name=\"n1\"}",
+            "cni_wait_connectivity_seconds_total{node_name=\"n1\"}",
+        ] {
+            assert!(text.contains(name), "{name} is not in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The local Open vSwitch by its database: one session, typed views, pure
+//! transactions.
+//!
+//! In: the session's events, and wishes ([`PortSpec`], [`BridgeSpec`]). Out:
+//! [`View`]s behind a watch channel, which requests wait on (`ovn-installed`
+//! is an event here, never a poll), and the operations that make a wish true
+//! ([`plan`]). No process is started.
+
+pub mod plan;
+mod view;
+
+use std::time::Duration;
+
+use ovsdb::{Endpoint, Event, Operation, OperationResult, Options, Session};
+use tokio::sync::watch;
+
+pub use plan::{BridgeSpec, PlanError, PortSpec};
+pub use view::{Installed, Interface, View};
+
+/// The integration bridge.
+pub const BR_INT: &str = "br-int";
+
+/// Why the switch could not be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OvsError {
+    /// The transaction failed.
+    #[error("the OVS database refused: {0}")]
+    Transact(#[from] ovsdb::TransactError),
+    /// What the wish builds on is not there.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A row that the transaction changed was gone when it ran.
+    #[error("the OVS database changed meanwhile")]
+    Raced,
+}
+
+/// The session with the local OVS database. Cheap to clone.
+#[derive(Clone)]
+pub struct Ovs {
+    session: Session,
+    views: watch::Receiver<View>,
+}
+
+impl Ovs {
+    /// Starts the session. Connecting, and connecting again, goes on behind it.
+    pub fn connect(endpoints: Vec<Endpoint>) -> Self {
+        let mut options = Options::new(endpoints, "Open_vSwitch")
+            .table("Open_vSwitch", ["external_ids", "other_config", "bridges", "ovs_version", "cur_cfg"])
+            .table("Bridge", ["name", "ports", "datapath_type", "external_ids", "other_config", "fail_mode"])
+            .table("Port", ["name", "interfaces", "external_ids", "qos"])
+            .table(
+                "Interface",
+                [
+                    "name",
+                    "type",
+                    "external_ids",
+                    "mac",
+                    "mac_in_use",
+                    "mtu",
+                    "mtu_request",
+                    "ofport",
+                    "link_state",
+                    "error",
+                    "ingress_policing_rate",
+                    "ingress_policing_burst",
+                ],
+            )
+            .table("QoS", ["type", "queues", "other_config", "external_ids"])
+            .table("Queue", ["other_config", "external_ids"]);
+        options.client_name = "weir-daemon".into();
+        options.max_backoff = Duration::from_millis(500);
+        let (session, mut events) = Session::connect(options);
+        let (sender, views) = watch::channel(View::default());
+        tokio::spawn(async move {
+            while let Some(event) = events.next().await {
+                match event {
+                    Event::Replaced { replica, .. } | Event::Updated { replica, .. } => {
+                        sender.send_modify(|view| *view = View::new(replica));
+                    }
+                    Event::Connected { missing, endpoint, .. } => {
+                        if !missing.is_empty() {
+                            tracing::warn!(?missing, "the OVS database lacks columns");
+                        }
+                        tracing::info!(?endpoint, "connected to the OVS database");
+                    }
+                    Event::Disconnected { reason } => {
+                        tracing::warn!(reason, "the OVS database is gone; connecting again");
+                        sender.send_modify(View::disconnected);
+                    }
+                    Event::Resync { reason } => tracing::warn!(reason, "the OVS database is read again"),
+                    Event::Reply { .. } => {}
+                }
+            }
+        });
+        Self { session, views }
+    }
+
+    /// The current view.
+    pub fn view(&self) -> View {
+        self.views.borrow().clone()
+    }
+
+    /// A receiver that wakes on every change.
+    pub fn subscribe(&self) -> watch::Receiver<View> {
+        self.views.clone()
+    }
+
+    /// State of the session, for diagnostics.
+    pub fn session_state(&self) -> ovsdb::SessionState {
+        self.session.state()
+    }
+
+    /// Waits until the database has been loaded and is being followed.
+    pub async fn connected(&self) {
+        let mut views = self.views.clone();
+        // The sender lives as long as the session; its end ends the process.
+        let _ = views.wait_for(View::is_connected).await;
+    }
+
+    /// Runs a transaction; nothing is sent when there is nothing to do. Every
+    /// operation that changes an existing row must have found it, since a
+    /// mutation of a missing row succeeds silently.
+    ///
+    /// # Errors
+    /// [`OvsError::Raced`] when a row was missing: look again, then decide.
+    pub async fn commit(&self, operations: Vec<Operation>) -> Result<(), OvsError> {
+        if operations.is_empty() {
+            return Ok(());
+        }
+        let changes: Vec<bool> = operations
+            .iter()
+            .map(|operation| matches!(operation, Operation::Mutate { .. } | Operation::Update { .. }))
+            .collect();
+        let results: Vec<OperationResult> = self.session.transact(operations).await?;
+        let raced = changes.iter().zip(&results).any(|(changes, result)| *changes && result.count == Some(0));
+        if raced { Err(OvsError::Raced) } else { Ok(()) }
+    }
+
+    /// Makes a wish true: plans against the current view and commits; plans
+    /// again when the database had changed meanwhile.
+    ///
+    /// # Errors
+    /// When the plan is impossible, or the database refuses.
+    pub async fn apply(
+        &self,
+        wish: impl Fn(&View) -> Result<Vec<Operation>, PlanError>,
+    ) -> Result<(), OvsError> {
+        self.connected().await;
+        let mut attempts = 0;
+        loop {
+            let operations = wish(&self.view())?;
+            match self.commit(operations).await {
+                Err(OvsError::Raced) if attempts < 3 => attempts += 1,
+                result => return result,
+            }
+            // The update that explains the race may still be on its way.
+            let mut views = self.views.clone();
+            let _ = tokio::time::timeout(Duration::from_millis(100), views.changed()).await;
+        }
+    }
+}

@@ -1,0 +1,601 @@
+//! ADD (node contract §2.2 to §2.4).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use cni::api::{CniRequest, CniResponse, IpConfig};
+use ipnet::IpNet;
+use tokio::time::timeout_at;
+
+use super::container::{Container, Interface};
+use super::error::{PlugError, Stage};
+use super::wanted::{Readiness, Wanted, check_provider, readiness};
+use super::{CONTAINER_ID, IF_NAME, NETWORK, NodeNetwork, POD_UID, Plugger, names};
+use crate::kube::{EventType, Fact, ObjectRef, PodFacts, SubnetFacts};
+use crate::netlink::Veth;
+use crate::ovs::{BR_INT, Installed, PortSpec, plan};
+use crate::sys::Namespace;
+
+/// What this call made and would have to take away again.
+#[derive(Default)]
+struct Made {
+    link: bool,
+    port: bool,
+}
+
+/// How the gateways are checked before the answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GatewayCheck {
+    Required,
+    BestEffort,
+    Off,
+}
+
+fn failed(error: impl std::fmt::Display) -> PlugError {
+    PlugError::new(Stage::ConfigureNic, error.to_string())
+}
+
+impl Plugger {
+    /// Plugs a pod's interface and answers when its first packet will pass.
+    ///
+    /// # Errors
+    /// Everything that this call made is gone again then.
+    pub async fn add(&self, request: &CniRequest) -> Result<CniResponse, PlugError> {
+        let result = self.try_add(request).await;
+        let uid = self.pod(request).map(|pod| pod.uid.clone()).unwrap_or_default();
+        let pod = ObjectRef::pod(&request.pod_namespace, &request.pod_name, &uid);
+        match &result {
+            Ok((response, wanted)) => {
+                let ips: Vec<&str> = response.ips.iter().map(|ip| ip.ip.as_str()).collect();
+                let message =
+                    format!("subnet={} ip={} mac={}", wanted.subnet, ips.join(","), response.mac_address);
+                self.recorder.record(pod.clone(), EventType::Normal, "PodNetworkConfigured", message);
+                if !wanted.unsupported.is_empty() {
+                    let message = format!(
+                        "these annotations have no effect in this version: {}; remove them",
+                        wanted.unsupported.join(", ")
+                    );
+                    self.recorder.record(pod, EventType::Warning, "PodNetworkOptionIgnored", message);
+                }
+            }
+            Err(error) => {
+                let message = format!(
+                    "stage={} error={} provider={} interface={} node={}",
+                    error.stage.as_str(),
+                    redact(&error.message, request),
+                    request.provider,
+                    request.if_name,
+                    self.node
+                );
+                self.recorder.record(pod, EventType::Warning, "PodNetworkConfigureFailed", message);
+            }
+        }
+        result.map(|(response, _)| response)
+    }
+
+    async fn try_add(&self, request: &CniRequest) -> Result<(CniResponse, Wanted), PlugError> {
+        validate(request)?;
+        let _lock = self.locks.lock(&request.container_id).await;
+        let bound = self.bound_subnet(request)?;
+        let deadline = tokio::time::Instant::now() + self.patience.annotations;
+        let mut wanted = self.wait_ready(request, deadline).await?;
+        if wanted.subnet.is_empty() {
+            wanted.subnet = bound.unwrap_or_default();
+        }
+        let routes_wanted = wanted.routes.clone();
+        if !wanted.is_ovn {
+            self.delegate(request, &wanted).await?;
+            return Ok((answer(&wanted, "", 0, api_routes(&routes_wanted)), wanted));
+        }
+        if !request.device_id.is_empty() || !request.vhost_user_socket_volume_name.is_empty() {
+            return Err(PlugError::new(
+                Stage::ConfigureNic,
+                "virtual functions and vhost-user ports are not supported in this version",
+            )
+            .code(7)
+            .remedy("remove deviceID or the vhost-user volume from the network configuration"));
+        }
+        let subnet = self.wait_subnet(&wanted.subnet, deadline).await?;
+        let network = self.wait_network(deadline).await?;
+        let encap_ip = encap_ip(&subnet, &network)?;
+        let mut made = Made::default();
+        match self.plug(request, &wanted, &subnet, &network, encap_ip, &mut made).await {
+            Ok((mtu, routes)) => Ok((answer(&wanted, &wanted.if_name, i64::from(mtu), routes), wanted)),
+            Err(error) => {
+                self.roll_back(request, &made).await;
+                Err(error)
+            }
+        }
+    }
+
+    fn pod(&self, request: &CniRequest) -> Option<std::sync::Arc<PodFacts>> {
+        self.cluster.pods.object(&PodFacts::key(&request.pod_namespace, &request.pod_name))
+    }
+
+    fn bound_subnet(&self, request: &CniRequest) -> Result<Option<String>, PlugError> {
+        let subnets = self.cluster.subnets.get();
+        if !subnets.synced {
+            // Not known is not "no": the annotations decide.
+            return Ok(None);
+        }
+        check_provider(request, subnets.objects.values().map(|subnet| &**subnet))
+    }
+
+    /// Waits for the controller's annotations; a pod that vanishes meanwhile
+    /// ends the wait.
+    async fn wait_ready(
+        &self,
+        request: &CniRequest,
+        deadline: tokio::time::Instant,
+    ) -> Result<Wanted, PlugError> {
+        let started = Instant::now();
+        let key = PodFacts::key(&request.pod_namespace, &request.pod_name);
+        let mut pods = self.cluster.pods.subscribe();
+        let mut seen = false;
+        loop {
+            let (pod, synced) = {
+                let loaded = pods.borrow_and_update();
+                (loaded.objects.get(&key).cloned(), loaded.synced)
+            };
+            let same = |pod: &PodFacts| request.pod_uid.is_empty() || pod.uid == request.pod_uid;
+            let state = match pod.filter(|pod| same(pod)) {
+                Some(pod) => {
+                    seen = true;
+                    readiness(request, &pod)
+                }
+                None if seen => {
+                    let gone = PlugError::new(Stage::GetPod, "the pod was deleted while ADD waited");
+                    Readiness::Failed(gone)
+                }
+                None if synced => {
+                    Readiness::Waiting(Stage::GetPod, "the pod is not known on this node yet".into())
+                }
+                None => Readiness::Waiting(Stage::GetPod, "the pods are not loaded yet".into()),
+            };
+            let (stage, reason) = match state {
+                Readiness::Ready(wanted) => {
+                    self.metrics.waited_for_annotations(started.elapsed(), wanted.default_route);
+                    return Ok(*wanted);
+                }
+                Readiness::Failed(error) => return Err(error),
+                Readiness::Waiting(stage, reason) => (stage, reason),
+            };
+            if timeout_at(deadline, pods.changed()).await.is_err() {
+                self.metrics.gave_up_waiting(stage, started.elapsed());
+                return Err(PlugError::new(
+                    stage,
+                    format!("{reason} (waited {:?})", self.patience.annotations),
+                )
+                .remedy(
+                    "see the pod's events and `kubectl -n kube-system logs deploy/kube-ovn-controller`",
+                ));
+            }
+        }
+    }
+
+    async fn wait_subnet(
+        &self,
+        name: &str,
+        deadline: tokio::time::Instant,
+    ) -> Result<std::sync::Arc<SubnetFacts>, PlugError> {
+        let mut subnets = self.cluster.subnets.subscribe();
+        loop {
+            if let Some(subnet) = subnets.borrow_and_update().objects.get(name) {
+                return Ok(subnet.clone());
+            }
+            if timeout_at(deadline, subnets.changed()).await.is_err() {
+                return Err(PlugError::new(Stage::GetSubnet, format!("subnet {name:?} is not known")));
+            }
+        }
+    }
+
+    async fn wait_network(&self, deadline: tokio::time::Instant) -> Result<NodeNetwork, PlugError> {
+        let mut network = self.network.clone();
+        let waited = timeout_at(deadline, network.wait_for(Option::is_some)).await;
+        waited.ok().and_then(|network| network.ok()?.clone()).ok_or_else(|| {
+            PlugError::new(Stage::Mtu, "the node's network is not initialised yet")
+                .remedy("see `status` of the node agent, or its /readyz")
+        })
+    }
+
+    /// IPAM for another plugin: nothing is made, but its default route gets way.
+    async fn delegate(&self, request: &CniRequest, wanted: &Wanted) -> Result<(), PlugError> {
+        let families: Vec<bool> = [false, true]
+            .into_iter()
+            .filter(|ipv6| {
+                wanted.routes.iter().any(|(destination, gateway)| match (destination, gateway) {
+                    (Some(net), _) => net.prefix_len() == 0 && net.addr().is_ipv6() == *ipv6,
+                    (None, Some(gateway)) => gateway.is_ipv6() == *ipv6,
+                    (None, None) => false,
+                })
+            })
+            .collect();
+        if families.is_empty() {
+            return Ok(());
+        }
+        let namespace = self.open_namespace(request)?;
+        let container = Container::enter(&namespace, &wanted.if_name, false).await?;
+        for ipv6 in families {
+            container.delete_default_routes(ipv6).await?;
+        }
+        Ok(())
+    }
+
+    fn open_namespace(&self, request: &CniRequest) -> Result<Namespace, PlugError> {
+        let namespace = Namespace::open(Path::new(&request.net_ns))
+            .map_err(|error| failed(format!("open the pod's namespace: {error}")).code(8))?;
+        if namespace == self.host.namespace {
+            return Err(failed("the pod's namespace is the host's own").code(8));
+        }
+        Ok(namespace)
+    }
+
+    async fn plug(
+        &self,
+        request: &CniRequest,
+        wanted: &Wanted,
+        subnet: &SubnetFacts,
+        network: &NodeNetwork,
+        encap_ip: Option<IpAddr>,
+        made: &mut Made,
+    ) -> Result<(u32, Vec<cni::api::Route>), PlugError> {
+        let host_nic = names::host_nic(&request.container_id, &request.if_name);
+        let namespace = self.open_namespace(request)?;
+        let mtu = if subnet.mtu > 0 { subnet.mtu } else { network.mtu };
+        self.ensure_veth(&host_nic, wanted, &namespace, mtu, made).await?;
+        if network.userspace {
+            self.host
+                .ethtool
+                .tx_checksum_off(&host_nic)
+                .map_err(|error| failed(format!("checksum offload of the host end: {error}")))?;
+        }
+        let interface = Interface {
+            name: wanted.if_name.clone(),
+            mac: wanted.mac,
+            mtu: (mtu > 0).then_some(mtu),
+            addresses: wanted.addresses.clone(),
+            default_gateways: default_gateways(wanted, subnet),
+            routes: wanted.routes.clone(),
+            no_dad: !subnet.is_underlay(),
+        };
+        // The switch and the pod's side know nothing of each other: at once.
+        let port = self.ensure_ovs_port(request, wanted, &host_nic, encap_ip, made);
+        let inside = async {
+            let container = Container::enter(&namespace, &wanted.if_name, network.userspace).await?;
+            let link = container.configure(&interface).await?;
+            Ok::<_, PlugError>((container, link))
+        };
+        let (port, inside) = tokio::join!(port, inside);
+        port?;
+        let (mut container, link) = inside?;
+        self.wait_installed(&host_nic).await?;
+        container.announce(&link, wanted.mac, &wanted.addresses);
+        self.check_gateways(&mut container, &link, &interface, gateway_check(subnet)).await?;
+        let routes = container.routes(link.index).await?;
+        Ok((link.mtu, routes))
+    }
+
+    /// Makes the veth pair, or keeps the one that an earlier call made. What a
+    /// crashed call left half-made is removed first.
+    async fn ensure_veth(
+        &self,
+        host_nic: &str,
+        wanted: &Wanted,
+        namespace: &Namespace,
+        mtu: u32,
+        made: &mut Made,
+    ) -> Result<(), PlugError> {
+        let veth = Veth {
+            name: host_nic,
+            peer: &wanted.if_name,
+            peer_mac: Some(wanted.mac),
+            peer_namespace: Some(namespace),
+            mtu: (mtu > 0).then_some(mtu),
+        };
+        made.link = true;
+        match self.host.netlink.add_veth(&veth).await {
+            Ok(()) => return Ok(()),
+            Err(error) if error.is_existing() => {}
+            Err(error) => return Err(failed(error)),
+        }
+        made.link = false;
+        let inside = crate::netlink::Netlink::in_namespace(namespace).await.map_err(failed)?;
+        let there = inside.link(&wanted.if_name).await.map_err(failed)?;
+        let here = self.host.netlink.link(host_nic).await.map_err(failed)?;
+        match (&here, &there) {
+            (Some(here), Some(there)) if here.peer == Some(there.index) && there.peer == Some(here.index) => {
+                if !here.up {
+                    self.host.netlink.set_up(here.index).await.map_err(failed)?;
+                }
+                Ok(())
+            }
+            (None, Some(_)) => {
+                Err(failed(format!("the pod already has an interface {} of another plugin", wanted.if_name))
+                    .code(7))
+            }
+            _ => {
+                self.host.netlink.delete_link(host_nic).await.map_err(failed)?;
+                made.link = true;
+                self.host.netlink.add_veth(&veth).await.map_err(failed)
+            }
+        }
+    }
+
+    async fn ensure_ovs_port(
+        &self,
+        request: &CniRequest,
+        wanted: &Wanted,
+        host_nic: &str,
+        encap_ip: Option<IpAddr>,
+        made: &mut Made,
+    ) -> Result<(), PlugError> {
+        let mut ids = BTreeMap::from([
+            ("iface-id".to_owned(), wanted.port_name.clone()),
+            ("vendor".to_owned(), crds::keys::VENDOR.to_owned()),
+            ("pod_name".to_owned(), request.pod_name.clone()),
+            ("pod_namespace".to_owned(), request.pod_namespace.clone()),
+            ("pod_netns".to_owned(), request.net_ns.clone()),
+            (POD_UID.to_owned(), wanted.pod_uid.clone()),
+            (CONTAINER_ID.to_owned(), request.container_id.clone()),
+            (IF_NAME.to_owned(), wanted.if_name.clone()),
+        ]);
+        if !request.network.is_empty() {
+            ids.insert(NETWORK.to_owned(), request.network.clone());
+        }
+        let mut absent = Vec::new();
+        if wanted.addresses.is_empty() {
+            absent.push("ip".to_owned());
+        } else {
+            let ips: Vec<String> = wanted.addresses.iter().map(|net| net.addr().to_string()).collect();
+            ids.insert("ip".to_owned(), ips.join(","));
+        }
+        match encap_ip {
+            Some(ip) => drop(ids.insert("encap-ip".to_owned(), ip.to_string())),
+            None => absent.push("encap-ip".to_owned()),
+        }
+        let spec = PortSpec {
+            bridge: BR_INT.to_owned(),
+            name: host_nic.to_owned(),
+            external_ids: ids,
+            absent_external_ids: absent,
+            policing: wanted.policing,
+            shaping: wanted.shaping.clone(),
+            ..PortSpec::default()
+        };
+        made.port = self.ovs.view().port(host_nic).is_none();
+        self.ovs.apply(|view| plan::ensure_port(view, &spec)).await.map_err(failed)
+    }
+
+    async fn wait_installed(&self, host_nic: &str) -> Result<(), PlugError> {
+        let mut views = self.ovs.subscribe();
+        let mut present = false;
+        let mut state = Installed::Waiting;
+        let wait = async {
+            loop {
+                state = views.borrow_and_update().installed(host_nic);
+                match &state {
+                    Installed::Yes => return Ok(()),
+                    Installed::Missing if present => {
+                        return Err(failed("the OVS port was removed while ADD waited"));
+                    }
+                    // A reply may overtake the view that shows its own commit.
+                    Installed::Missing => {}
+                    Installed::Waiting | Installed::Broken(_) => present = true,
+                }
+                if views.changed().await.is_err() {
+                    return Err(failed("the OVS session ended"));
+                }
+            }
+        };
+        match tokio::time::timeout(self.patience.installed, wait).await {
+            Ok(result) => result,
+            Err(_) => {
+                let why = match state {
+                    Installed::Broken(error) => format!("ovs-vswitchd can't use it: {error}"),
+                    _ => "ovn-controller has not installed it".to_owned(),
+                };
+                Err(failed(format!(
+                    "the OVS interface is not ready after {:?}: {why}",
+                    self.patience.installed
+                ))
+                .remedy("look at ovn-controller's log on this node and at the logical switch port"))
+            }
+        }
+    }
+
+    async fn check_gateways(
+        &self,
+        container: &mut Container,
+        link: &crate::netlink::Link,
+        interface: &Interface,
+        check: GatewayCheck,
+    ) -> Result<(), PlugError> {
+        if check == GatewayCheck::Off || interface.default_gateways.is_empty() {
+            return Ok(());
+        }
+        let patience = match check {
+            GatewayCheck::Required => self.patience.gateway,
+            _ => Duration::from_millis(50).min(self.patience.gateway),
+        };
+        let started = Instant::now();
+        let silent = container.silent_gateways(link, &interface.default_gateways, patience).await?;
+        self.metrics.waited_for_gateway(started.elapsed());
+        match (silent.first(), check) {
+            (Some(gateway), GatewayCheck::Required) => {
+                Err(failed(format!("gateway {gateway} does not answer (waited {patience:?})"))
+                    .remedy("check the subnet's router port, or set spec.disableGatewayCheck on the subnet"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes away what the failed call made, last thing first. Errors are
+    /// logged; the runtime's DEL and the clean-up of lost interfaces follow.
+    async fn roll_back(&self, request: &CniRequest, made: &Made) {
+        let host_nic = names::host_nic(&request.container_id, &request.if_name);
+        if made.port
+            && let Err(error) = self.ovs.apply(|view| Ok(plan::remove_port(view, &host_nic))).await
+        {
+            tracing::warn!(error = %error, "roll-back of the OVS port failed");
+        }
+        if made.link
+            && let Err(error) = self.host.netlink.delete_link(&host_nic).await
+        {
+            tracing::warn!(error = %error, "roll-back of the veth pair failed");
+        }
+    }
+}
+
+/// What is in a request must make names and paths.
+fn validate(request: &CniRequest) -> Result<(), PlugError> {
+    let invalid = |message: &str| Err(PlugError::new(Stage::ValidateRequest, message).code(4));
+    if !is_container_id(&request.container_id) {
+        return invalid("container_id is empty or has characters other than letters, digits, '_', '.', '-'");
+    }
+    if request.pod_name.is_empty() || request.pod_namespace.is_empty() {
+        return invalid("pod_name and pod_namespace are needed");
+    }
+    if request.net_ns.is_empty() {
+        return invalid("net_ns is needed");
+    }
+    if request.if_name.len() > 15
+        || request.if_name.contains(['/', ' ', ':'])
+        || request.if_name.starts_with('.')
+    {
+        return invalid("if_name is no interface name");
+    }
+    Ok(())
+}
+
+/// As the CNI specification defines it.
+pub(super) fn is_container_id(id: &str) -> bool {
+    id.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && id.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
+}
+
+/// Container id, namespace and host names would make every event unique.
+fn redact(message: &str, request: &CniRequest) -> String {
+    let host_nic = names::host_nic(&request.container_id, &request.if_name);
+    let container_nic = names::container_nic(&request.container_id, &request.if_name);
+    [&host_nic, &container_nic, &request.container_id, &request.net_ns, &request.device_id]
+        .into_iter()
+        .filter(|secret| !secret.is_empty())
+        .fold(message.to_owned(), |text, secret| text.replace(secret.as_str(), "<redacted>"))
+}
+
+/// u2o subnets leave through the interconnection address.
+fn default_gateways(wanted: &Wanted, subnet: &SubnetFacts) -> Vec<IpAddr> {
+    if !wanted.default_route {
+        return Vec::new();
+    }
+    let u2o: Vec<IpAddr> = if subnet.is_underlay() && subnet.u2o_interconnection {
+        subnet.u2o_interconnection_ip.split(',').filter_map(|ip| ip.trim().parse().ok()).collect()
+    } else {
+        Vec::new()
+    };
+    wanted
+        .gateways
+        .iter()
+        .map(|gateway| *u2o.iter().find(|ip| ip.is_ipv6() == gateway.is_ipv6()).unwrap_or(gateway))
+        .collect()
+}
+
+fn gateway_check(subnet: &SubnetFacts) -> GatewayCheck {
+    match subnet {
+        subnet if subnet.disable_gateway_check => GatewayCheck::BestEffort,
+        // A physical gateway's silence is none of the pod's business.
+        subnet if subnet.is_underlay() => GatewayCheck::BestEffort,
+        _ => GatewayCheck::Required,
+    }
+}
+
+/// Pods of a subnet on a node network tunnel from that network's address.
+fn encap_ip(subnet: &SubnetFacts, network: &NodeNetwork) -> Result<Option<IpAddr>, PlugError> {
+    if subnet.node_network.is_empty() {
+        return Ok(None);
+    }
+    network.node_networks.get(&subnet.node_network).copied().map(Some).ok_or_else(|| {
+        PlugError::new(
+            Stage::EncapIp,
+            format!("this node has no address in node network {}", subnet.node_network),
+        )
+        .remedy("set the node's annotation ovn.kubernetes.io/node_networks")
+    })
+}
+
+fn api_routes(routes: &[(Option<IpNet>, Option<IpAddr>)]) -> Vec<cni::api::Route> {
+    routes
+        .iter()
+        .map(|(dst, gw)| cni::api::Route {
+            dst: dst.map(|net| net.to_string()).unwrap_or_default(),
+            gw: gw.map(|ip| ip.to_string()).unwrap_or_default(),
+        })
+        .collect()
+}
+
+fn answer(wanted: &Wanted, nic: &str, mtu: i64, routes: Vec<cni::api::Route>) -> CniResponse {
+    let ips = wanted
+        .addresses
+        .iter()
+        .zip(&wanted.cidrs)
+        .map(|(net, cidr)| {
+            let gateway = wanted.gateways.iter().find(|ip| ip.is_ipv6() == net.addr().is_ipv6());
+            IpConfig {
+                protocol: if net.addr().is_ipv6() { "IPv6" } else { "IPv4" }.to_owned(),
+                ip: net.addr().to_string(),
+                cidr: cidr.to_string(),
+                gateway: gateway
+                    .filter(|_| wanted.default_route)
+                    .map(|gateway| gateway.to_string())
+                    .unwrap_or_default(),
+            }
+        })
+        .collect();
+    CniResponse {
+        ips,
+        mac_address: wanted.mac.to_string(),
+        nicname: nic.to_owned(),
+        routes,
+        mtu,
+        ..CniResponse::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn container_ids_follow_the_specification() {
+        assert!(is_container_id("abc-1.2_3"));
+        for bad in ["", "-a", "a/b", "a b", "é"] {
+            assert!(!is_container_id(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn events_carry_nothing_that_is_unique_to_a_sandbox() {
+        let request = CniRequest {
+            container_id: "0123456789abcdef".into(),
+            if_name: "eth0".into(),
+            net_ns: "/run/netns/cni-1".into(),
+            ..CniRequest::default()
+        };
+        let text = redact("create veth 0123456789ab_h in /run/netns/cni-1 of 0123456789abcdef", &request);
+        assert_eq!(text, "create veth <redacted> in <redacted> of <redacted>");
+    }
+
+    #[test]
+    fn a_node_network_must_be_known() {
+        let subnet = SubnetFacts { node_network: "storage".into(), ..SubnetFacts::default() };
+        let mut network =
+            NodeNetwork { mtu: 1400, userspace: false, node_networks: std::collections::BTreeMap::new() };
+        assert_eq!(encap_ip(&subnet, &network).unwrap_err().stage, Stage::EncapIp);
+        let ip: IpAddr = "10.9.0.1".parse().unwrap();
+        network.node_networks.insert("storage".into(), ip);
+        assert_eq!(encap_ip(&subnet, &network).unwrap(), Some(ip));
+        assert_eq!(encap_ip(&SubnetFacts::default(), &network).unwrap(), None);
+    }
+}

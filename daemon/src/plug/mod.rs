@@ -1,0 +1,95 @@
+//! Plugging pods: ADD, DEL, CHECK, GC.
+//!
+//! In: requests of the CNI executable, snapshots of pods and subnets, views of
+//! the local OVS database. Out: a veth pair, an OVS port, addresses and
+//! routes; answers and events. Calls are serialised per container and run in
+//! parallel otherwise; a repeated ADD converges, a failed one is rolled back in
+//! reverse, DEL works from the container id alone. No process is started.
+
+mod add;
+mod check;
+pub mod container;
+mod del;
+pub mod error;
+mod gc;
+mod locks;
+pub mod lost;
+pub mod names;
+pub mod wanted;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+pub use error::{PlugError, Stage};
+pub use locks::Locks;
+
+use crate::hostnet::HostNet;
+use crate::kube::{Cluster, Recorder};
+use crate::metrics::Metrics;
+use crate::ovs::Ovs;
+
+/// What the node's initialisation has found out and every ADD needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeNetwork {
+    /// MTU of pods in subnets that don't set one.
+    pub mtu: u32,
+    /// Pods are switched in userspace.
+    pub userspace: bool,
+    /// Address of each node network on this node.
+    pub node_networks: std::collections::BTreeMap<String, IpAddr>,
+}
+
+/// How long calls wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For the pod's address and route, together.
+    pub annotations: Duration,
+    /// For `ovn-installed`.
+    pub installed: Duration,
+    /// For an answer of the gateways.
+    pub gateway: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            annotations: Duration::from_secs(20),
+            installed: Duration::from_secs(30),
+            gateway: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Everything that calls share.
+pub struct Plugger {
+    /// This node.
+    pub node: String,
+    /// Watched objects.
+    pub cluster: Arc<Cluster>,
+    /// The local switch.
+    pub ovs: Ovs,
+    /// The host's network.
+    pub host: HostNet,
+    /// What initialisation has found out; `None` until then.
+    pub network: watch::Receiver<Option<NodeNetwork>>,
+    /// Events.
+    pub recorder: Recorder,
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+    /// How long to wait.
+    pub patience: Patience,
+    /// One call per container.
+    pub locks: Locks,
+}
+
+/// External id that holds the pod's UID (Weir's addition).
+pub const POD_UID: &str = "pod_uid";
+/// External id that holds the container id (Weir's addition).
+pub const CONTAINER_ID: &str = "container_id";
+/// External id that holds the name inside the pod (Weir's addition).
+pub const IF_NAME: &str = "ifname";
+/// External id that holds the CNI network's name (Weir's addition).
+pub const NETWORK: &str = "cni_network";

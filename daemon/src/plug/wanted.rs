@@ -1,0 +1,254 @@
+//! What an ADD has to make, read from the pod's annotations. Pure.
+//!
+//! In: the request, the pod and the subnets as watched. Out: [`Readiness`]:
+//! everything needed, or what is still missing, or why it can never work. The
+//! caller asks again whenever a watch delivers something.
+
+use std::net::IpAddr;
+
+use cni::api::{CniRequest, PLUGIN_TYPE, Route as ApiRoute};
+use ipnet::IpNet;
+
+use super::error::{PlugError, Stage};
+use crate::kube::{PodFacts, SubnetFacts};
+use crate::netlink::Mac;
+use crate::ovs::plan::Shaping;
+
+/// Everything that the annotations say about one interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// UID of the pod.
+    pub pod_uid: String,
+    /// `iface-id`, the name of the logical switch port.
+    pub port_name: String,
+    /// Name inside the pod.
+    pub if_name: String,
+    /// Subnet; empty when the annotations name none.
+    pub subnet: String,
+    /// MAC.
+    pub mac: Mac,
+    /// Addresses with the prefix length of the subnet; none for a pod that
+    /// gets them elsewhere.
+    pub addresses: Vec<IpNet>,
+    /// The subnet's prefixes, family by family as the addresses.
+    pub cidrs: Vec<IpNet>,
+    /// Gateways of the families present.
+    pub gateways: Vec<IpAddr>,
+    /// Whether the default route goes through this interface.
+    pub default_route: bool,
+    /// Extra routes: destination (absent: default) and gateway.
+    pub routes: Vec<(Option<IpNet>, Option<IpAddr>)>,
+    /// The provider is OVN's and the interface is ours to make.
+    pub is_ovn: bool,
+    /// Policing of what the pod sends: kbit/s and kbit.
+    pub policing: (i64, i64),
+    /// Shaping of what it receives.
+    pub shaping: Option<Shaping>,
+    /// Things asked for that this version doesn't do.
+    pub unsupported: Vec<String>,
+}
+
+/// How far the controller is with a pod.
+#[derive(Clone, Debug)]
+pub enum Readiness {
+    /// Everything is there.
+    Ready(Box<Wanted>),
+    /// Wait; the stage and the text are for the failure at the deadline.
+    Waiting(Stage, String),
+    /// Waiting is useless.
+    Failed(PlugError),
+}
+
+/// Whether a provider is served by OVN: ours, or a three-part `….ovn`.
+pub fn is_ovn_provider(provider: &str) -> bool {
+    provider.is_empty()
+        || provider == crds::keys::DEFAULT_PROVIDER
+        || (provider.ends_with(".ovn") && provider.split('.').count() == 3)
+}
+
+/// The provider without the interface name that Multus users may append.
+pub fn base_provider<'a>(provider: &'a str, if_name: &str) -> &'a str {
+    provider.strip_suffix(if_name).and_then(|rest| rest.strip_suffix('.')).unwrap_or(provider)
+}
+
+/// The subnet that a request's provider is bound to, if it needs to be bound.
+///
+/// # Errors
+/// Stage `provider` when no subnet names it.
+pub fn check_provider<'a>(
+    request: &CniRequest,
+    subnets: impl Iterator<Item = &'a SubnetFacts>,
+) -> Result<Option<String>, PlugError> {
+    let provider = request.provider.as_str();
+    if provider.is_empty() || provider == crds::keys::DEFAULT_PROVIDER {
+        return Ok(None);
+    }
+    let base = base_provider(provider, &request.if_name);
+    subnets
+        .into_iter()
+        .find(|subnet| subnet.provider == base)
+        .map(|subnet| Some(subnet.name.clone()))
+        .ok_or_else(|| {
+            PlugError::new(Stage::Provider, format!("provider {provider} is not bound to any subnet"))
+                .remedy(format!("create a Subnet with spec.provider {base}"))
+        })
+}
+
+/// Reads the pod's annotations.
+pub fn readiness(request: &CniRequest, pod: &PodFacts) -> Readiness {
+    match read(request, pod) {
+        Ok(wanted) => Readiness::Ready(Box::new(wanted)),
+        Err(Stop::Wait(stage, text)) => Readiness::Waiting(stage, text),
+        Err(Stop::Fail(error)) => Readiness::Failed(error),
+    }
+}
+
+enum Stop {
+    Wait(Stage, String),
+    Fail(PlugError),
+}
+
+fn wait(text: impl Into<String>) -> Stop {
+    Stop::Wait(Stage::WaitAddress, text.into())
+}
+
+fn read(request: &CniRequest, pod: &PodFacts) -> Result<Wanted, Stop> {
+    let base =
+        if request.provider.is_empty() { crds::keys::DEFAULT_PROVIDER } else { request.provider.as_str() };
+    let if_name = if request.if_name.is_empty() { "eth0" } else { request.if_name.as_str() };
+    // The same attachment twice in one pod: annotations and names carry the
+    // interface's name.
+    let with_name = format!("{base}.{if_name}");
+    let append = pod.annotation(&with_name, "ip_address").is_some();
+    let provider = if append { with_name.as_str() } else { base };
+    let get = |key| pod.annotation(provider, key);
+
+    let ip = get("ip_address").unwrap_or_default();
+    let mac_only = ip.is_empty()
+        && get("allocated") == Some("true")
+        && get("mac_address").is_some()
+        && get("cidr").is_none();
+    if ip.is_empty() && !mac_only {
+        return Err(wait("the controller has given no address yet"));
+    }
+    let mac = get("mac_address").ok_or_else(|| wait("the controller has given no MAC yet"))?;
+    let mac: Mac = mac.parse().map_err(|error| wait(format!("annotation mac_address: {error}")))?;
+    let all_cidrs = parse_list::<IpNet>(get("cidr").unwrap_or_default())
+        .map_err(|text| wait(format!("annotation cidr: {text:?} is no prefix")))?;
+    let (mut addresses, mut cidrs) = (Vec::new(), Vec::new());
+    for ip in parse_list::<IpAddr>(ip).map_err(|text| wait(format!("annotation ip_address: {text:?}")))? {
+        let family = all_cidrs.iter().find(|cidr| cidr.addr().is_ipv6() == ip.is_ipv6());
+        let cidr = family.ok_or_else(|| wait(format!("annotation cidr has no prefix for {ip}")))?;
+        if !cidr.contains(&ip) {
+            return Err(wait(format!("address {ip} is not in {cidr}")));
+        }
+        let net = IpNet::new(ip, cidr.prefix_len())
+            .map_err(|error| Stop::Fail(PlugError::new(Stage::ParseAddress, error.to_string())))?;
+        addresses.push(net);
+        cidrs.push(cidr.trunc());
+    }
+    let mut gateways = parse_list::<IpAddr>(get("gateway").unwrap_or_default()).map_err(|text| {
+        Stop::Fail(PlugError::new(Stage::ParseAddress, format!("annotation gateway: {text:?} is no address")))
+    })?;
+    gateways.retain(|gateway| addresses.iter().any(|net| net.addr().is_ipv6() == gateway.is_ipv6()));
+
+    let default_route = match get("default_route") {
+        Some("true") => true,
+        Some("false") => false,
+        _ => if_name == "eth0",
+    };
+    if !mac_only && default_route && is_ovn_provider(base) && get("routed") != Some("true") {
+        return Err(Stop::Wait(Stage::WaitRoute, "the controller has not routed the pod yet".into()));
+    }
+
+    let annotated: Vec<ApiRoute> = match pod.annotation(base, "routes") {
+        None => Vec::new(),
+        Some(json) => serde_json::from_str(json).map_err(|error| {
+            Stop::Fail(PlugError::new(Stage::ParseRoutes, format!("annotation routes: {error}")))
+        })?,
+    };
+    let routes = request.routes.iter().chain(&annotated).filter_map(parse_route).collect();
+
+    // A virtual machine's port keeps the machine's name through migrations.
+    let owner = get("virtualmachine").unwrap_or(&request.pod_name);
+    let mut port_name = crds::names::pod_port(owner, &request.pod_namespace, base);
+    if append {
+        port_name = format!("{port_name}.{if_name}");
+    }
+    let (policing, shaping, unsupported) = quality(pod, provider, request);
+    Ok(Wanted {
+        pod_uid: pod.uid.clone(),
+        port_name,
+        if_name: if_name.to_owned(),
+        subnet: get("logical_switch").unwrap_or_default().to_owned(),
+        mac,
+        addresses,
+        cidrs,
+        gateways,
+        default_route,
+        routes,
+        is_ovn: request.cni_type == PLUGIN_TYPE && is_ovn_provider(base_provider(base, if_name)),
+        policing,
+        shaping,
+        unsupported,
+    })
+}
+
+fn parse_list<T: std::str::FromStr>(text: &str) -> Result<Vec<T>, &str> {
+    text.split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .map(|part| part.parse().map_err(|_| part))
+        .collect()
+}
+
+/// A route with neither part, or a part that does not parse, is left out (as
+/// upstream, which logs it).
+fn parse_route(route: &ApiRoute) -> Option<(Option<IpNet>, Option<IpAddr>)> {
+    let destination = match route.dst.as_str() {
+        "" => None,
+        text => Some(text.parse::<IpNet>().ok()?.trunc()),
+    };
+    let gateway = match route.gw.as_str() {
+        "" => None,
+        text => Some(text.parse().ok()?),
+    };
+    (destination.is_some() || gateway.is_some()).then_some((destination, gateway))
+}
+
+type Quality = ((i64, i64), Option<Shaping>, Vec<String>);
+
+/// Bandwidth annotations (node contract §2.8), in Mbit/s and Mbit. OVS sees
+/// the pod's egress as its ingress.
+fn quality(pod: &PodFacts, provider: &str, request: &CniRequest) -> Quality {
+    let number = |key| pod.annotation(provider, key).and_then(|text| text.trim().parse::<f64>().ok());
+    let positive = |key| number(key).filter(|rate| *rate > 0.0 && *rate < 1e7);
+    let policing = match positive("egress_rate") {
+        None => (0, 0),
+        Some(rate) => {
+            let kbit = rate * 1000.0;
+            let burst = match number("egress_burst") {
+                Some(burst) if burst >= 0.0 => burst * 1000.0,
+                _ => kbit * 0.8,
+            };
+            (kbit as i64, burst as i64)
+        }
+    };
+    let shaping = positive("ingress_rate").map(|rate| Shaping {
+        max_rate: (rate * 1e6) as u64,
+        burst: match number("ingress_burst") {
+            Some(burst) if burst >= 0.0 => (burst * 125_000.0) as u64,
+            _ => (rate * 1e6 / 10.0) as u64,
+        },
+        pod: format!("{}/{}", request.pod_namespace, request.pod_name),
+    });
+    let unsupported = ["latency", "limit", "loss", "jitter", "mirror"]
+        .into_iter()
+        .filter(|key| pod.annotation(provider, key).is_some_and(|value| value != "0" && value != "false"))
+        .map(|key| crds::keys::pod_key(provider, key))
+        .collect();
+    (policing, shaping, unsupported)
+}
+
+#[cfg(test)]
+mod tests;

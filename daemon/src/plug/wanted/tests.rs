@@ -1,0 +1,168 @@
+use super::*;
+use rstest::rstest;
+
+fn request() -> CniRequest {
+    CniRequest {
+        cni_type: "kube-ovn".into(),
+        pod_name: "a-0".into(),
+        pod_namespace: "web".into(),
+        container_id: "c".into(),
+        net_ns: "/run/netns/x".into(),
+        if_name: "eth0".into(),
+        provider: "ovn".into(),
+        ..CniRequest::default()
+    }
+}
+
+fn pod(provider: &str, annotations: &[(&str, &str)]) -> PodFacts {
+    PodFacts {
+        namespace: "web".into(),
+        name: "a-0".into(),
+        uid: "uid-1".into(),
+        annotations: annotations
+            .iter()
+            .map(|(key, value)| (crds::keys::pod_key(provider, key), (*value).to_owned()))
+            .collect(),
+        ..PodFacts::default()
+    }
+}
+
+const READY: &[(&str, &str)] = &[
+    ("allocated", "true"),
+    ("routed", "true"),
+    ("ip_address", "10.16.0.5,fd00::5"),
+    ("mac_address", "0a:58:0a:10:00:05"),
+    ("cidr", "10.16.0.0/16,fd00::/112"),
+    ("gateway", "10.16.0.1,fd00::1"),
+    ("logical_switch", "ovn-default"),
+];
+
+fn without(key: &str) -> Vec<(&'static str, &'static str)> {
+    READY.iter().copied().filter(|(k, _)| *k != key).collect()
+}
+
+fn with(key: &'static str, value: &'static str) -> Vec<(&'static str, &'static str)> {
+    let mut list = without(key);
+    list.push((key, value));
+    list
+}
+
+fn ready(readiness: Readiness) -> Wanted {
+    match readiness {
+        Readiness::Ready(wanted) => *wanted,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_routed_dual_stack_pod_is_ready() {
+    let wanted = ready(readiness(&request(), &pod("ovn", READY)));
+    assert_eq!(wanted.port_name, "a-0.web");
+    assert_eq!(wanted.subnet, "ovn-default");
+    assert_eq!(
+        wanted.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["10.16.0.5/16", "fd00::5/112"]
+    );
+    assert_eq!(wanted.gateways.len(), 2);
+    assert!(wanted.default_route && wanted.is_ovn && wanted.unsupported.is_empty());
+}
+
+#[rstest]
+#[case("ip_address", Stage::WaitAddress)]
+#[case("mac_address", Stage::WaitAddress)]
+#[case("cidr", Stage::WaitAddress)]
+#[case("routed", Stage::WaitRoute)]
+fn a_missing_annotation_is_waited_for(#[case] key: &str, #[case] stage: Stage) {
+    match readiness(&request(), &pod("ovn", &without(key))) {
+        Readiness::Waiting(at, _) => assert_eq!(at, stage),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[rstest]
+#[case("ip_address", "10.17.0.5")]
+#[case("ip_address", "ten")]
+#[case("mac_address", "junk")]
+fn a_wrong_annotation_may_still_be_corrected(#[case] key: &'static str, #[case] value: &'static str) {
+    let state = readiness(&request(), &pod("ovn", &with(key, value)));
+    assert!(matches!(state, Readiness::Waiting(Stage::WaitAddress, _)), "{state:?}");
+}
+
+#[test]
+fn a_single_family_pod_in_a_dual_stack_subnet_gets_one_gateway() {
+    let wanted = ready(readiness(&request(), &pod("ovn", &with("ip_address", "fd00::5"))));
+    assert_eq!(wanted.gateways, ["fd00::1".parse::<IpAddr>().unwrap()]);
+    assert_eq!(wanted.cidrs.len(), 1);
+}
+
+#[test]
+fn a_pod_with_a_mac_alone_needs_no_route() {
+    let annotations = [("allocated", "true"), ("mac_address", "0a:58:0a:10:00:05")];
+    let wanted = ready(readiness(&request(), &pod("ovn", &annotations)));
+    assert!(wanted.addresses.is_empty() && wanted.gateways.is_empty());
+}
+
+#[test]
+fn routes_come_from_the_request_and_the_annotation() {
+    let mut request = request();
+    request.routes = vec![ApiRoute { dst: "192.168.0.0/24".into(), gw: "10.16.0.9".into() }];
+    let annotations = with("routes", r#"[{"gw":"10.16.0.7"},{"dst":"bad","gw":"10.16.0.7"}]"#);
+    let wanted = ready(readiness(&request, &pod("ovn", &annotations)));
+    assert_eq!(wanted.routes.len(), 2);
+    assert_eq!(wanted.routes[1].0, None);
+    let bad = pod("ovn", &with("routes", "{"));
+    assert!(
+        matches!(readiness(&request, &bad), Readiness::Failed(error) if error.stage == Stage::ParseRoutes)
+    );
+}
+
+#[test]
+fn a_second_interface_of_one_attachment_carries_its_name() {
+    let mut request = request();
+    request.provider = "nad.web.ovn".into();
+    request.if_name = "net2".into();
+    let mut annotations = with("routed", "true");
+    annotations.retain(|(key, _)| *key != "routed");
+    let wanted = ready(readiness(&request, &pod("nad.web.ovn.net2", &annotations)));
+    assert_eq!(wanted.port_name, "a-0.web.nad.web.ovn.net2");
+    // Only the interface with the default route waits for `routed`.
+    assert!(!wanted.default_route && wanted.is_ovn);
+}
+
+#[test]
+fn a_delegating_plugin_gets_addresses_only() {
+    let mut request = request();
+    request.cni_type = "macvlan".into();
+    request.provider = "macvlan.web".into();
+    let wanted = ready(readiness(&request, &pod("macvlan.web", &without("routed"))));
+    assert!(!wanted.is_ovn);
+}
+
+#[test]
+fn a_virtual_machine_keeps_its_port() {
+    let wanted = ready(readiness(&request(), &pod("ovn", &with("virtualmachine", "vm1"))));
+    assert_eq!(wanted.port_name, "vm1.web");
+}
+
+#[test]
+fn rates_become_the_contracts_columns() {
+    let mut annotations = READY.to_vec();
+    annotations.extend([("egress_rate", "3"), ("ingress_rate", "2"), ("loss", "1.5")]);
+    let wanted = ready(readiness(&request(), &pod("ovn", &annotations)));
+    assert_eq!(wanted.policing, (3000, 2400));
+    let shaping = wanted.shaping.unwrap();
+    assert_eq!((shaping.max_rate, shaping.burst, shaping.pod.as_str()), (2_000_000, 200_000, "web/a-0"));
+    assert_eq!(wanted.unsupported, ["ovn.kubernetes.io/loss"]);
+}
+
+#[test]
+fn providers_must_have_a_subnet() {
+    let subnets =
+        [SubnetFacts { name: "s".into(), provider: "nad.web.ovn".into(), ..SubnetFacts::default() }];
+    let mut request = request();
+    assert_eq!(check_provider(&request, subnets.iter()).unwrap(), None);
+    request.provider = "nad.web.ovn.eth0".into();
+    assert_eq!(check_provider(&request, subnets.iter()).unwrap(), Some("s".into()));
+    request.provider = "other.web.ovn".into();
+    assert_eq!(check_provider(&request, subnets.iter()).unwrap_err().stage.status(), 400);
+}
