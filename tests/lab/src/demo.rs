@@ -5,15 +5,15 @@
 //! not depend on each other runs at once: the programs and images are made
 //! while the control plane starts.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::cache::Cache;
-use crate::images::{self, Binaries};
+use crate::images::{self, Binaries, Wanted};
 use crate::install::Options;
 use crate::plan::Family;
 use crate::progress::at_once;
 use crate::state::Lab;
-use crate::{install, life, packages, programs};
+use crate::{install, life, packages, programs, seed};
 
 /// Brings a lab up (or takes the one that is up), makes and imports the images
 /// and installs Weir.
@@ -25,29 +25,25 @@ pub fn prepare(name: &str, nodes: u8, family: Family, binaries: Binaries, option
         // Before the cluster starts: a compiler leaves no time for anything else.
         images::build_binaries()?;
     }
-    let weir = || images::weir_archive(&cache, &programs, Binaries::AsTheyAre);
-    let up = || -> Result<Lab> {
-        let lab = life::up(name, nodes, family, &programs, &cache)?;
-        images::import(&lab, &images::base_archives(&cache, &programs)?)?;
-        Ok(lab)
-    };
-    let mut lab = None;
-    let mut archive = None;
+    // The nodes' image store is made while the control plane starts.
+    let mut wanted = None;
     at_once::<()>(vec![
         Box::new(|| {
-            lab = Some(up()?);
+            let mut archives = images::base_archives(&cache, &programs)?;
+            archives.push(images::weir_archive(&cache, &programs, Binaries::AsTheyAre)?);
+            let seed = Some(seed::ensure(&cache, &archives)?);
+            wanted = Some(Wanted { archives, seed });
             Ok(())
         }),
-        Box::new(|| {
-            archive = Some(weir()?);
-            Ok(())
-        }),
+        Box::new(|| life::up(name, 0, family, &programs, &cache).map(drop)),
     ])?;
-    let (Some(lab), Some(archive)) = (lab, archive) else { anyhow::bail!("a step left no result") };
+    let lab = Lab::existing(name)?;
+    wanted.context("no images")?.save(&lab)?;
+    life::up(name, nodes, family, &programs, &cache)?;
     // Workloads come after their images: a kubelet that looks for one too early
     // tries to pull it and then waits ten seconds.
     at_once::<()>(vec![
-        Box::new(|| images::import(&lab, &[archive])),
+        Box::new(|| images::import(&lab)),
         Box::new(|| install::apply_definitions(&lab, options)),
     ])?;
     install::apply(&lab, options)?;

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 
 use crate::cache::{Cache, Key};
 use crate::oci::{Image, write_archive};
@@ -18,7 +19,7 @@ use crate::programs::{COREDNS_VERSION, Programs};
 use crate::progress::{Heartbeat, at_once, quiet_step, step};
 use crate::run::{capture, check, command, find_program, run};
 use crate::state::{Lab, Node, read_json, write_json};
-use crate::{debian, node, source_folder, workspace_folder};
+use crate::{debian, node, seed, source_folder, workspace_folder};
 
 /// The image that test pods run: busybox with all its applets.
 pub const BUSYBOX: &str = "docker.io/library/busybox:lab";
@@ -245,8 +246,48 @@ impl Buildah {
     }
 }
 
-/// Imports archives into every node of a lab, those that a node does not have.
-pub fn import(lab: &Lab, archives: &[PathBuf]) -> Result<()> {
+/// The images that every node of a lab is to have.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Wanted {
+    /// Their archives.
+    pub archives: Vec<PathBuf>,
+    /// A ready store with them, which new nodes begin with.
+    pub seed: Option<PathBuf>,
+}
+
+impl Wanted {
+    fn file(lab: &Lab) -> PathBuf {
+        lab.path("images.json")
+    }
+
+    /// What was wanted last.
+    pub fn of(lab: &Lab) -> Result<Self> {
+        let file = Self::file(lab);
+        if file.exists() { read_json(&file) } else { Ok(Self::default()) }
+    }
+
+    /// Remembers it for nodes that are added later.
+    pub fn save(&self, lab: &Lab) -> Result<()> {
+        write_json(&Self::file(lab), self)
+    }
+}
+
+fn record(lab: &Lab, node: &Node) -> PathBuf {
+    lab.node_dir(node).join("images.json")
+}
+
+/// Gives a new node, before its first boot, the store that was made ready.
+pub fn plant(lab: &Lab, node: &Node) -> Result<()> {
+    let wanted = Wanted::of(lab)?;
+    // It may have been pruned from the cache since; then there is the import.
+    let Some(seed) = wanted.seed.filter(|seed| seed.exists()) else { return Ok(()) };
+    seed::clone(&seed, &lab.node_dir(node).join("fs/var/lib/containerd"))?;
+    write_json(&record(lab, node), &wanted.archives)
+}
+
+/// Imports the wanted archives into every node of a lab that lacks them.
+pub fn import(lab: &Lab) -> Result<()> {
+    let archives = &Wanted::of(lab)?.archives;
     let nodes = lab.nodes()?;
     let work = nodes.iter().map(|node| -> Box<dyn FnOnce() -> Result<()> + Send> {
         Box::new(move || import_into(lab, node, archives))
@@ -256,7 +297,7 @@ pub fn import(lab: &Lab, archives: &[PathBuf]) -> Result<()> {
 
 /// Imports archives into one node.
 pub fn import_into(lab: &Lab, node: &Node, archives: &[PathBuf]) -> Result<()> {
-    let record = lab.node_dir(node).join("images.json");
+    let record = record(lab, node);
     let mut have: BTreeSet<PathBuf> = if record.exists() { read_json(&record)? } else { BTreeSet::new() };
     let missing: Vec<_> = archives.iter().filter(|archive| !have.contains(*archive)).collect();
     if missing.is_empty() {

@@ -42,6 +42,7 @@ pub mod process;
 pub mod programs;
 pub mod progress;
 pub mod run;
+pub mod seed;
 pub mod state;
 
 use std::path::Path;

@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 
 use lab::cache::Cache;
-use lab::images::{self, Binaries};
+use lab::images::{self, Binaries, Wanted};
 use lab::plan::{Family, Net};
 use lab::progress::{begin, quiet_step};
 use lab::state::{DEFAULT_NAME, Lab, lock, names};
@@ -207,13 +207,15 @@ fn act(arguments: Arguments) -> Result<ExitCode> {
         Action::Images { no_build, base } => {
             let cache = Cache::open()?;
             let programs = programs::ensure(&cache)?;
-            let mut archives = images::base_archives(&cache, &programs)?;
+            let mut wanted = Wanted { archives: images::base_archives(&cache, &programs)?, seed: None };
             if !base {
                 let binaries = if no_build { Binaries::AsTheyAre } else { Binaries::Build };
-                archives.push(images::weir_archive(&cache, &programs, binaries)?);
+                wanted.archives.push(images::weir_archive(&cache, &programs, binaries)?);
             }
             if let Some(lab) = Lab::open(name)? {
-                images::import(&lab, &archives)?;
+                let _lock = lock(name)?;
+                wanted.save(&lab)?;
+                images::import(&lab)?;
             }
         }
         Action::Down => life::down(name)?,
@@ -293,6 +295,7 @@ fn act_on_node(name: &str, action: NodeAction) -> Result<()> {
     match action {
         NodeAction::Add { node } => {
             let added = node::add(&lab, node.as_deref())?;
+            images::import(&lab)?;
             life::wait_registered(&lab, &added)?;
             println!("{}", added.name);
             Ok(())

@@ -20,7 +20,7 @@ use crate::process::{Launch, Process};
 use crate::progress::{Look, wait_for};
 use crate::run::command;
 use crate::state::{Lab, Node, check_name, write_json};
-use crate::{api, cache, netns};
+use crate::{api, cache, images, netns};
 
 /// The pause image's name in containerd's configuration.
 pub const PAUSE_IMAGE: &str = "registry.k8s.io/pause:3.10.1";
@@ -39,6 +39,7 @@ pub fn add(lab: &Lab, name: Option<&str>) -> Result<Node> {
         bail!("lab {} has a node {} already", lab.plan.name, node.name);
     }
     configure(lab, &node)?;
+    images::plant(lab, &node)?;
     netns::add_node(&lab.plan, &node.name, number)?;
     write_json(&dir.join("node.json"), &node)?;
     start(lab, &node)?;

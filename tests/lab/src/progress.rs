@@ -105,7 +105,7 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Result
         }
         if reminded.elapsed() >= REMIND {
             reminded = Instant::now();
-            let short: String = state.chars().take(200).collect();
+            let short: String = state.replace('\n', " ").chars().take(200).collect();
             say(format!("  waiting for {what}: {short}"));
         }
         thread::sleep(POLL);
