@@ -1,0 +1,132 @@
+//! `status`, `explain` and `watch`.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use jsonrpsee::core::client::{Client, ClientT, Subscription, SubscriptionClientT};
+use jsonrpsee::core::params::ObjectParams;
+use jsonrpsee::rpc_params;
+use serde_json::Value;
+
+use crate::arguments::{Explain, Status, Watch, Whom};
+use crate::kubectl::Cluster;
+use crate::rpc;
+use crate::target::{self, Target};
+
+/// Where the image has this program.
+const WEIR: &str = "/kube-ovn/weir";
+
+/// `weir status`.
+pub(crate) fn status(cluster: &Cluster, options: &Status) -> Result<ExitCode> {
+    ask(cluster, &options.whom, &["status"], async |client| {
+        show(&client.request("status", rpc_params![]).await?, options.whom.json)
+    })
+}
+
+/// `weir explain`.
+pub(crate) fn explain(cluster: &Cluster, options: &Explain) -> Result<ExitCode> {
+    let (namespace, name) = options.name.split_once('/').unwrap_or(("", &options.name));
+    ask(cluster, &options.whom, &["explain", &options.kind, &options.name], async |client| {
+        let mut params = ObjectParams::new();
+        params.insert("kind", &options.kind)?;
+        params.insert("namespace", namespace)?;
+        params.insert("name", name)?;
+        show(&client.request("explain", params).await?, options.whom.json)
+    })
+}
+
+/// `weir watch`.
+pub(crate) fn watch(cluster: &Cluster, options: &Watch) -> Result<ExitCode> {
+    ask(cluster, &options.whom, &["watch"], async |client| {
+        let mut changes: Subscription<Value> =
+            client.subscribe("subscribe_changes", rpc_params![], "unsubscribe_changes").await?;
+        while let Some(change) = changes.next().await {
+            let change = change?;
+            println!("{}", if options.whom.json { change.to_string() } else { line(&change) });
+        }
+        anyhow::bail!("the connection was closed")
+    })
+}
+
+/// Asks here, or runs the same command where the answer is.
+fn ask(
+    cluster: &Cluster,
+    whom: &Whom,
+    command: &[&str],
+    question: impl AsyncFnOnce(&Client) -> Result<()>,
+) -> Result<ExitCode> {
+    match target::find(cluster, whom)? {
+        Target::Local(socket) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let client = connect(&socket).await?;
+                question(&client).await
+            })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Target::Pod(container, socket) => {
+            let mut program: Vec<OsString> = vec![WEIR.into()];
+            program.extend(command.iter().map(OsString::from));
+            program.extend(["--socket", socket].map(OsString::from));
+            program.extend(whom.json.then(|| OsString::from("--json")));
+            cluster.exec(&container, &program)
+        }
+    }
+}
+
+async fn connect(socket: &Path) -> Result<Client> {
+    rpc::connect(socket)
+        .await
+        .with_context(|| format!("nobody answers at {}; is the process running here?", socket.display()))
+}
+
+fn show(answer: &Value, json: bool) -> Result<()> {
+    if json {
+        println!("{answer:#}");
+    } else {
+        print!("{}", serde_yaml_ng::to_string(answer)?);
+    }
+    Ok(())
+}
+
+/// A change on one line: time of day (UTC), what changed, and the rest as `key=value`.
+fn line(change: &Value) -> String {
+    let Some(fields) = change.as_object() else { return change.to_string() };
+    let mut line = String::new();
+    if let Some(ms) = fields.get("unix_ms").and_then(Value::as_u64) {
+        let (s, ms) = (ms / 1000, ms % 1000);
+        let _ = write!(line, "{:02}:{:02}:{:02}.{ms:03} ", s / 3600 % 24, s / 60 % 60, s % 60);
+    }
+    line.push_str(fields.get("change").and_then(Value::as_str).unwrap_or("change"));
+    for (key, value) in fields {
+        if matches!(key.as_str(), "unix_ms" | "change" | "seq") || value.is_null() {
+            continue;
+        }
+        let _ = match value {
+            Value::String(text) => write!(line, " {key}={text}"),
+            other => write!(line, " {key}={other}"),
+        };
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn changes_are_lines() {
+        let change = json!({
+            "seq": 3, "unix_ms": 1_796_008_270_007_u64, "change": "patched",
+            "object": "Pod web/a-0", "operations": 2, "none": null,
+        });
+        assert_eq!(line(&change), "03:11:10.007 patched object=Pod web/a-0 operations=2");
+        assert_eq!(line(&json!({ "change": "lagged", "missed": 4 })), "lagged missed=4");
+        assert_eq!(line(&json!(5)), "5");
+    }
+}
