@@ -6,7 +6,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::commit::{Plan, References};
-use super::evaluate::{constraint, holds, mutated, other, stored};
+use super::evaluate::{check_atoms, constraint, holds, mutated, other, stored};
 use crate::error::{OperationResult, TransactError, TransactErrorKind};
 use crate::op::{Condition, Function, Mutation, Operation, RowValues};
 use crate::replica::{Replica, Row, RowChange};
@@ -220,6 +220,10 @@ impl Transaction {
         let mut values = layout.defaults();
         for (position, value) in columns {
             values[position] = value;
+        }
+        // A default may violate a constraint too (an empty string an enumeration).
+        for ((name, ty), value) in layout.columns().iter().zip(&values) {
+            check_atoms(name, value, ty)?;
         }
         self.replica.table_mut(table).put(Arc::new(Row::new(uuid, layout, values)));
         self.touched.insert((table, uuid), None);

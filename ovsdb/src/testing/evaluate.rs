@@ -48,7 +48,8 @@ fn atom_type(atom: &Atom) -> AtomType {
     }
 }
 
-fn check_atoms(column: &str, value: &Value, ty: &ColumnType) -> Result<(), TransactError> {
+/// Checks the constraints of the base types.
+pub(super) fn check_atoms(column: &str, value: &Value, ty: &ColumnType) -> Result<(), TransactError> {
     let failed = |problem: String| constraint(format!("{column}: {problem}"));
     for atom in value.atoms() {
         ty.key.check(atom).map_err(failed)?;

@@ -14,8 +14,8 @@ use crate::endpoint::Endpoint;
 /// The environment variable that names the root file system.
 pub const ROOT_VARIABLE: &str = "WEIR_OVS_ROOT";
 
-/// Why a real program is not running.
-#[derive(Debug, thiserror::Error)]
+/// Why a real program is not running. Shown by `unwrap` as readable text.
+#[derive(thiserror::Error)]
 pub enum RealError {
     /// No root file system is known.
     #[error("{ROOT_VARIABLE} is not set to a Debian root with OVS and OVN: run `make test`, or `make tools`")]
@@ -29,6 +29,12 @@ pub enum RealError {
     /// Input or output failed.
     #[error("{0}: {1}")]
     Io(String, std::io::Error),
+}
+
+impl std::fmt::Debug for RealError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
 }
 
 fn io(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> RealError {
@@ -125,6 +131,25 @@ impl Server {
             let address = format!("unix:{db}.raft");
             vec!["create-cluster".into(), db, schema, address]
         })
+    }
+
+    /// Starts a northbound database with so many members.
+    pub fn northbound_cluster(members: usize) -> Result<Vec<Self>, RealError> {
+        let first = Self::clustered_northbound()?;
+        let remote = format!("unix:{}", first.file("db.raft"));
+        let mut cluster = vec![first];
+        for _ in 1..members {
+            let join = |db: String, _| {
+                let address = format!("unix:{db}.raft");
+                vec!["join-cluster".into(), db, "OVN_Northbound".into(), address, remote.clone()]
+            };
+            let member = Self::create(Path::new(""), join)?;
+            let remote = member.endpoint().to_string();
+            let args = ["--timeout=30", "wait", &remote, "OVN_Northbound", "connected"];
+            member.root.run("usr/bin/ovsdb-client", &member.directory, &args)?;
+            cluster.push(member);
+        }
+        Ok(cluster)
     }
 
     fn create(schema: &Path, args: impl FnOnce(String, String) -> Vec<String>) -> Result<Self, RealError> {
