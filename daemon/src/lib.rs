@@ -3,7 +3,9 @@
 
 pub mod changes;
 pub mod diagnostics;
+pub mod firewall;
 pub mod flags;
+pub mod gateway;
 pub mod health;
 pub mod hostnet;
 pub mod kube;

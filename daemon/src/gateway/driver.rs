@@ -1,0 +1,236 @@
+//! Reads the host, compares, writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::inputs::Inputs;
+use super::rules;
+use super::state::{HostChanges, HostState, Observed};
+use crate::firewall::{
+    Backend, Family, Learned, Result, Tools, diff, legacy_tables_in_use, parse_rules, parse_save, render,
+};
+use crate::netlink::Netlink;
+
+/// What a pass did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// What was written; empty on a quiet host.
+    pub changes: HostChanges,
+    /// What could not be made right, in words with a remedy; empty when all is well.
+    pub problems: Vec<String>,
+    /// Chains that this host's iptables prints in another notation than ours (for the log, once).
+    pub learned: Vec<String>,
+}
+
+/// Keeps one host's gateway state. One instance per host; calls are made one after the other.
+#[derive(Debug)]
+pub struct Gateway {
+    tools: Tools,
+    netlink: Option<Netlink>,
+    backend: Backend,
+    learned: BTreeMap<Family, Learned>,
+    /// The other kind of iptables was looked through for rules of ours.
+    other_cleaned: bool,
+    legacy_in_use: bool,
+    proxy_sets: BTreeSet<String>,
+}
+
+const BOTH: [Family; 2] = [Family::V4, Family::V6];
+
+impl Gateway {
+    /// Finds out which iptables the host uses. `netlink` is of the host's namespace; without it routes are left alone.
+    ///
+    /// # Errors
+    /// When the iptables programs can't be run.
+    pub async fn new(tools: Tools, netlink: Option<Netlink>) -> Result<Self> {
+        let legacy_in_use = legacy_tables_in_use(Path::new("/proc/net"));
+        let backend = Backend::detect(&tools, &BOTH, legacy_in_use).await?;
+        let mut gateway = Self::with_backend(tools, netlink, backend);
+        gateway.legacy_in_use = legacy_in_use;
+        gateway.proxy_sets = gateway.read_sets().await?.1;
+        Ok(gateway)
+    }
+
+    /// The same with the kind of iptables given.
+    pub fn with_backend(tools: Tools, netlink: Option<Netlink>, backend: Backend) -> Self {
+        Self {
+            tools,
+            netlink,
+            backend,
+            learned: BTreeMap::new(),
+            other_cleaned: false,
+            legacy_in_use: true,
+            proxy_sets: BTreeSet::new(),
+        }
+    }
+
+    /// The kind of iptables in use.
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// Sets of kube-proxy's ipvs mode that the last pass saw; they belong into the next [`Inputs`].
+    pub fn proxy_sets(&self) -> &BTreeSet<String> {
+        &self.proxy_sets
+    }
+
+    /// What a pass would do, without doing it.
+    ///
+    /// # Errors
+    /// When the host can't be read.
+    pub async fn pending(&mut self, inputs: &Inputs) -> Result<HostChanges> {
+        let observed = self.observe(inputs).await?;
+        Ok(HostState::wanted(inputs).changes(&observed, &self.learned))
+    }
+
+    /// Makes the host agree with the inputs. Idempotent: on a host that agrees nothing is written.
+    ///
+    /// # Errors
+    /// When the host can't be read. What can't be written is in [`Report::problems`]; the rest is done nevertheless.
+    pub async fn reconcile(&mut self, inputs: &Inputs) -> Result<Report> {
+        let observed = self.observe(inputs).await?;
+        let wanted = HostState::wanted(inputs);
+        let changes = wanted.changes(&observed, &self.learned);
+        let mut report = Report::default();
+        report.problems.extend(changes.sets.conflicts.iter().map(ToString::to_string));
+        report.problems.extend(changes.route_conflicts.iter().map(|net| {
+            format!(
+                "another link has a route to {net}; remedy: remove that route or change the Subnet's CIDR"
+            )
+        }));
+
+        self.restore_sets(&changes.sets.before, &mut report).await;
+        for family in inputs.families() {
+            self.restore_rules(&wanted, family, &changes, &mut report).await;
+        }
+        self.restore_sets(&changes.sets.after, &mut report).await;
+        if let Some(netlink) = &self.netlink {
+            for route in &changes.routes_set {
+                if let Err(error) = netlink.replace_route(&route.to_netlink()).await {
+                    report.problems.push(error.to_string());
+                }
+            }
+            for route in &changes.delete {
+                if let Err(error) = netlink.delete_route(route).await {
+                    report.problems.push(error.to_string());
+                }
+            }
+        }
+        if !self.other_cleaned {
+            match self.clean_other().await {
+                Ok(()) => self.other_cleaned = true,
+                Err(error) => report.problems.push(error.to_string()),
+            }
+        }
+        report.changes = changes;
+        Ok(report)
+    }
+
+    /// Takes all rules, chains and sets of ours off the host, in both kinds of iptables (non-primary mode, removal).
+    ///
+    /// # Errors
+    /// When a program fails; call it again.
+    pub async fn remove(&mut self) -> Result<()> {
+        self.clean(self.backend).await?;
+        if self.backend != Backend::Legacy || self.legacy_in_use {
+            self.clean(self.backend.other()).await?;
+        }
+        let ours = self.read_sets().await?.0.ours;
+        let script: String = ours.keys().map(|name| format!("destroy {name}\n")).collect();
+        if !script.is_empty() {
+            self.tools.run("ipset", &["restore"], Some(&script)).await?;
+        }
+        Ok(())
+    }
+
+    async fn observe(&mut self, inputs: &Inputs) -> Result<Observed> {
+        let (sets, proxy_sets) = self.read_sets().await?;
+        self.proxy_sets = proxy_sets;
+        let mut rules = BTreeMap::new();
+        for family in inputs.families() {
+            let saved = self.tools.run(&self.backend.program(family, "save"), &[], None).await?;
+            rules.insert(family, parse_rules(&saved));
+        }
+        let routes = match &self.netlink {
+            Some(netlink) if inputs.join.is_some() => netlink.routes().await.map_err(|error| {
+                crate::firewall::Error::Failed { program: "netlink".into(), message: error.to_string() }
+            })?,
+            _ => Vec::new(),
+        };
+        Ok(Observed { sets, rules, routes })
+    }
+
+    async fn read_sets(&self) -> Result<(crate::firewall::SavedSets, BTreeSet<String>)> {
+        let sets = parse_save(&self.tools.run("ipset", &["save"], None).await?);
+        let proxy = sets.others.iter().filter(|name| name.starts_with("KUBE-")).cloned().collect();
+        Ok((sets, proxy))
+    }
+
+    async fn restore_sets(&self, script: &str, report: &mut Report) {
+        if script.is_empty() {
+            return;
+        }
+        if let Err(error) = self.tools.run("ipset", &["restore"], Some(script)).await {
+            report.problems.push(error.to_string());
+        }
+    }
+
+    async fn restore_rules(
+        &mut self,
+        wanted: &HostState,
+        family: Family,
+        changes: &HostChanges,
+        report: &mut Report,
+    ) {
+        let (changes, Some(wanted)) = (changes.rules(family), wanted.rules(family)) else { return };
+        if changes.is_empty() {
+            return;
+        }
+        if let Err(error) = self.restore(self.backend, family, &render(changes)).await {
+            report.problems.push(error.to_string());
+            return;
+        }
+        if changes.iter().all(|change| change.chains.is_empty()) {
+            return;
+        }
+        match self.tools.run(&self.backend.program(family, "save"), &[], None).await {
+            Ok(saved) => {
+                let learned = self.learned.entry(family).or_default();
+                report.learned.extend(learned.learn(wanted, &parse_rules(&saved), changes));
+            }
+            Err(error) => report.problems.push(error.to_string()),
+        }
+    }
+
+    /// Waits for the lock that all users of iptables share, at most 30 s.
+    async fn restore(&self, backend: Backend, family: Family, batch: &str) -> Result<()> {
+        let program = backend.program(family, "restore");
+        self.tools.run(&program, &["--noflush", "-w", "30"], Some(batch)).await.map(drop)
+    }
+
+    /// Rules of ours in the kind of iptables that the host does not use: left by an earlier agent, they would act twice.
+    async fn clean_other(&self) -> Result<()> {
+        if self.backend == Backend::Nft && !self.legacy_in_use {
+            return Ok(());
+        }
+        self.clean(self.backend.other()).await
+    }
+
+    async fn clean(&self, backend: Backend) -> Result<()> {
+        for family in BOTH {
+            let saved = match self.tools.run(&backend.program(family, "save"), &[], None).await {
+                Ok(saved) => parse_rules(&saved),
+                // A host without this kind has nothing of ours in it.
+                Err(_) if backend != self.backend => continue,
+                Err(error) => return Err(error),
+            };
+            let changes = diff(&rules::unwanted(family), &saved, &Learned::default());
+            if !changes.is_empty() {
+                self.restore(backend, family, &render(&changes)).await?;
+            }
+        }
+        Ok(())
+    }
+}

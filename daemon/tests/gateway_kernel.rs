@@ -1,0 +1,434 @@
+//! The gateway against the real kernel, with both kinds of iptables, in namespaces that the test makes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests fail by panicking
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use daemon::firewall::{Backend, Tools};
+use daemon::gateway::{Gateway, Inputs, JoinInput, SubnetInput};
+use daemon::netlink::Netlink;
+use daemon::sys::Namespace;
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// A namespace with a name; goes with the value.
+struct Ns(String);
+
+impl Ns {
+    fn new(kind: &str) -> Self {
+        let name = format!("wg-{kind}-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        run("ip", &["netns", "add", &name], None);
+        let ns = Self(name);
+        ns.ip("link set lo up");
+        ns
+    }
+
+    fn exec(&self, program: &str, arguments: &[&str], input: Option<&str>) -> String {
+        let mut words = vec!["netns", "exec", &self.0, program];
+        words.extend(arguments);
+        run("ip", &words, input)
+    }
+
+    fn ip(&self, words: &str) -> String {
+        let mut all = vec!["-n", self.0.as_str()];
+        all.extend(words.split(' '));
+        run("ip", &all, None)
+    }
+
+    fn tools(&self) -> Tools {
+        Tools::behind(["ip", "netns", "exec", &self.0])
+    }
+
+    fn handle(&self) -> Namespace {
+        Namespace::open(&Path::new("/run/netns").join(&self.0)).unwrap()
+    }
+
+    /// Rules without what differs from call to call.
+    fn rules(&self, program: &str) -> Vec<String> {
+        let saved = self.exec(&format!("{program}-save"), &[], None);
+        let keep = |line: &&str| !line.starts_with('#');
+        saved.lines().filter(keep).map(|line| line.split(" [").next().unwrap().to_owned()).collect()
+    }
+
+    fn listen(&self, port: u16) -> TcpListener {
+        self.handle().run(move || TcpListener::bind(("::", port)).unwrap()).unwrap()
+    }
+
+    fn connect(&self, ip: IpAddr, port: u16) -> std::io::Result<TcpStream> {
+        let address = SocketAddr::new(ip, port);
+        self.handle().run(move || TcpStream::connect_timeout(&address, Duration::from_secs(5))).unwrap()
+    }
+}
+
+impl Drop for Ns {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+fn run(program: &str, arguments: &[&str], input: Option<&str>) -> String {
+    use std::io::Write;
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.unwrap_or_default().as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn may_run() -> bool {
+    let root = nix::unistd::Uid::effective().is_root();
+    if !root {
+        eprintln!("skipped: network namespaces need root");
+    }
+    root
+}
+
+fn inputs() -> Inputs {
+    let subnet = |name: &str, cidrs: [&str; 2]| SubnetInput {
+        name: name.into(),
+        uid: format!("00000000-0000-0000-0000-{name:0>12}"),
+        cidrs: cidrs.iter().map(|cidr| cidr.parse().unwrap()).collect(),
+        validated: true,
+        distributed: true,
+        ..SubnetInput::default()
+    };
+    Inputs {
+        ipv4: true,
+        ipv6: true,
+        subnets: vec![
+            SubnetInput { nat_outgoing: true, ..subnet("default", ["10.16.0.0/16", "fd00:10:16::/112"]) },
+            SubnetInput { join: true, ..subnet("join", ["100.64.0.0/16", "fd00:100:64::/112"]) },
+        ],
+        services: vec!["10.96.0.0/12".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()],
+        node_name: "n1".into(),
+        node_ips: vec!["172.30.0.11".parse().unwrap(), "fd00:172::11".parse().unwrap()],
+        other_node_ips: ["172.30.0.12", "fd00:172::12"].iter().map(|ip| ip.parse().unwrap()).collect(),
+        ..Inputs::default()
+    }
+}
+
+/// What kube-proxy, another plugin, an administrator and an older Kube-OVN have on a node.
+fn occupy(ns: &Ns, backend: Backend) {
+    ns.exec(
+        "ipset",
+        &["restore"],
+        Some(
+            "create OTHER hash:ip family inet\nadd OTHER 192.0.2.1\n\
+        create ovn40subnets hash:net family inet maxelem 1048576\nadd ovn40subnets 10.99.0.0/16\n\
+        create ovn4tsubnets hash:net family inet maxelem 1048576\n",
+        ),
+    );
+    for prefix in ["iptables", "ip6tables"] {
+        let old = if prefix == "iptables" {
+            "-A INPUT -m set --match-set ovn40subnets src -j ACCEPT\n"
+        } else {
+            ""
+        };
+        let batch = format!(
+            "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-POSTROUTING - [0:0]\n:CILIUM_PRE_nat - [0:0]\n\
+             :OVN-POSTROUTING - [0:0]\n\
+             -A PREROUTING -m comment --comment \"cilium-feeder: CILIUM_PRE_nat\" -j CILIUM_PRE_nat\n\
+             -A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+             -A POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING\n\
+             -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN\n\
+             -A KUBE-POSTROUTING -j MASQUERADE --random-fully\n\
+             -A OVN-POSTROUTING -m mark --mark 0x40000/0x40000 -j MASQUERADE\nCOMMIT\n\
+             *filter\n:KUBE-FORWARD - [0:0]\n-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT\n{old}\
+             -A FORWARD -j KUBE-FORWARD\n-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\nCOMMIT\n\
+             *raw\n-A PREROUTING -p udp -m udp --dport 53 -j NOTRACK\nCOMMIT\n"
+        );
+        ns.exec(&format!("{prefix}-{}-restore", backend.as_str()), &["-w", "30", "--noflush"], Some(&batch));
+    }
+}
+
+/// Everybody else's lines, in order.
+fn foreign(ns: &Ns, backend: Backend) -> Vec<String> {
+    ["iptables", "ip6tables"]
+        .iter()
+        .flat_map(|prefix| ns.rules(&format!("{prefix}-{}", backend.as_str())))
+        .filter(|line| !line.contains("OVN-") && !line.contains("ovn40") && !line.contains("ovn60"))
+        // A table that we are the first to use shows its built-in chains.
+        .filter(|line| !line.starts_with('*') && !line.starts_with(':') && line != "COMMIT")
+        .collect()
+}
+
+async fn lives_beside_others(backend: Backend) {
+    let ns = Ns::new("rules");
+    occupy(&ns, backend);
+    let before = foreign(&ns, backend);
+    assert!(before.len() >= 14, "{before:?}");
+    let other_set = ns.exec("ipset", &["save", "OTHER"], None);
+    let mut gateway = Gateway::with_backend(ns.tools(), None, backend);
+
+    let first = gateway.reconcile(&inputs()).await.unwrap();
+    assert_eq!(first.problems, Vec::<String>::new());
+    assert_eq!(first.learned, Vec::<String>::new(), "this host's tools print what we write");
+    assert!(!first.changes.is_empty());
+    assert_eq!(foreign(&ns, backend), before);
+    let set = ns.exec("ipset", &["save", "ovn40subnets"], None);
+    assert!(set.contains("10.16.0.0/16") && !set.contains("10.99.0.0/16"), "{set}");
+
+    let settled = ns.rules(&format!("iptables-{}", backend.as_str()));
+    let second = gateway.reconcile(&inputs()).await.unwrap();
+    assert!(second.changes.is_empty() && second.problems.is_empty(), "{second:?}");
+
+    // Somebody deletes a rule, a jump, an element, and puts the portals in front.
+    let program = format!("iptables-{}", backend.as_str());
+    ns.exec(&program, &["-w", "-t", "nat", "-D", "OVN-POSTROUTING", "3"], None);
+    ns.exec(
+        &program,
+        &["-w", "-D", "INPUT", "-m", "comment", "--comment", "kube-ovn input rules", "-j", "OVN-INPUT"],
+        None,
+    );
+    ns.exec("ipset", &["del", "ovn40subnets", "10.16.0.0/16"], None);
+    ns.exec(
+        &program,
+        &[
+            "-w",
+            "-t",
+            "nat",
+            "-D",
+            "PREROUTING",
+            "-m",
+            "comment",
+            "--comment",
+            "kubernetes service portals",
+            "-j",
+            "KUBE-SERVICES",
+        ],
+        None,
+    );
+    ns.exec(
+        &program,
+        &[
+            "-w",
+            "-t",
+            "nat",
+            "-I",
+            "PREROUTING",
+            "1",
+            "-m",
+            "comment",
+            "--comment",
+            "kubernetes service portals",
+            "-j",
+            "KUBE-SERVICES",
+        ],
+        None,
+    );
+    let pending = gateway.pending(&inputs()).await.unwrap();
+    assert_eq!(pending.ipv4.len(), 2);
+    assert!(pending.ipv6.is_empty());
+    assert_eq!(pending.sets.changes.len(), 1);
+    let before = foreign(&ns, backend);
+    let repair = gateway.reconcile(&inputs()).await.unwrap();
+    assert_eq!(repair.changes, pending);
+    assert_eq!(repair.problems, Vec::<String>::new());
+    assert_eq!(foreign(&ns, backend), before);
+    let repaired = ns.rules(&program);
+    let sorted = |mut lines: Vec<String>| {
+        lines.sort();
+        lines
+    };
+    assert_eq!(sorted(repaired.clone()), sorted(settled));
+    let position = |text: &str| repaired.iter().position(|line| line.contains(text)).unwrap();
+    assert!(position("-A PREROUTING -m comment --comment \"kube-ovn") < position("-j KUBE-SERVICES"));
+    assert!(gateway.reconcile(&inputs()).await.unwrap().changes.is_empty());
+
+    gateway.remove().await.unwrap();
+    assert_eq!(foreign(&ns, backend), before);
+    for prefix in ["iptables", "ip6tables"] {
+        let left = ns.rules(&format!("{prefix}-{}", backend.as_str()));
+        assert!(!left.iter().any(|line| line.contains("OVN-") || line.contains("ovn40")), "{left:?}");
+    }
+    assert_eq!(ns.exec("ipset", &["save"], None), other_set);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lives_beside_others_nft() {
+    if may_run() {
+        lives_beside_others(Backend::Nft).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lives_beside_others_legacy() {
+    if may_run() {
+        lives_beside_others(Backend::Legacy).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_in_the_other_kind_of_iptables_are_taken_out() {
+    if !may_run() {
+        return;
+    }
+    let ns = Ns::new("kinds");
+    let old = Gateway::with_backend(ns.tools(), None, Backend::Legacy).reconcile(&inputs()).await.unwrap();
+    assert_eq!(old.problems, Vec::<String>::new());
+    assert!(ns.rules("iptables-legacy").iter().any(|line| line.contains("-j OVN-MASQUERADE")));
+    let new = Gateway::with_backend(ns.tools(), None, Backend::Nft).reconcile(&inputs()).await.unwrap();
+    assert_eq!(new.problems, Vec::<String>::new());
+    assert!(!ns.rules("iptables-legacy").iter().any(|line| line.contains("OVN-")));
+    assert!(ns.rules("iptables-nft").iter().any(|line| line.contains("-j OVN-MASQUERADE")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_hosts_kind_of_iptables_is_found() {
+    if !may_run() {
+        return;
+    }
+    let hint = "*mangle\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n";
+    for backend in [Backend::Nft, Backend::Legacy] {
+        let ns = Ns::new("hint");
+        let families = [daemon::firewall::Family::V4];
+        assert_eq!(Backend::detect(&ns.tools(), &families, true).await.unwrap(), Backend::Nft);
+        let restore = format!("iptables-{}-restore", backend.as_str());
+        ns.exec(&restore, &["-w", "30", "--noflush"], Some(hint));
+        assert_eq!(Backend::detect(&ns.tools(), &families, true).await.unwrap(), backend);
+    }
+}
+
+/// pod ── node ── the other node and a host that is none, all with real packets.
+struct Wires {
+    pod: Ns,
+    node: Ns,
+    outside: Ns,
+}
+
+impl Wires {
+    fn new() -> Self {
+        let (pod, node, outside) = (Ns::new("pod"), Ns::new("node"), Ns::new("out"));
+        node.ip(&format!("link add ovn0 type veth peer name eth0 netns {}", pod.0));
+        node.ip(&format!("link add eth0 type veth peer name eth0 netns {}", outside.0));
+        for (ns, link, addresses) in [
+            (&pod, "eth0", vec!["10.16.0.5/16", "fd00:10:16::5/112"]),
+            // The logical router's part: the pod's gateway and the join address on one link.
+            (&node, "ovn0", vec!["100.64.0.2/16", "fd00:100:64::2/112", "10.16.0.1/32", "fd00:10:16::1/128"]),
+            (&node, "eth0", vec!["172.30.0.11/24", "fd00:172::11/64"]),
+            (
+                &outside,
+                "eth0",
+                vec!["172.30.0.12/24", "fd00:172::12/64", "172.30.0.99/24", "fd00:172::99/64"],
+            ),
+        ] {
+            for address in addresses {
+                let nodad = if address.contains(':') { " nodad" } else { "" };
+                ns.ip(&format!("addr add {address} dev {link}{nodad}"));
+            }
+            ns.ip(&format!("link set {link} up"));
+        }
+        node.ip("route add 10.16.0.5/32 dev ovn0");
+        node.ip("-6 route add fd00:10:16::5/128 dev ovn0");
+        pod.ip("route add default via 10.16.0.1");
+        pod.ip("-6 route add default via fd00:10:16::1");
+        node.handle()
+            .run(|| {
+                for path in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
+                    daemon::sys::write_sysctl(path, "1").unwrap();
+                }
+            })
+            .unwrap();
+        Self { pod, node, outside }
+    }
+}
+
+async fn refuses_and_translates(backend: Backend) {
+    let wires = Wires::new();
+    let mut gateway = Gateway::with_backend(wires.node.tools(), None, backend);
+    let report = gateway.reconcile(&inputs()).await.unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+
+    let ports = [6641, 6642, 6643, 6644, 10660, 10661, 10665, 10250, 6443];
+    let node: Vec<TcpListener> = ports.iter().map(|port| wires.node.listen(*port)).collect();
+    let outside: Vec<TcpListener> = ports.iter().map(|port| wires.outside.listen(*port)).collect();
+    assert_eq!(node.len() + outside.len(), 2 * ports.len());
+    let refused = |ns: &Ns, ip: &str, port: u16| match ns.connect(ip.parse().unwrap(), port) {
+        Ok(_) => false,
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => true,
+        Err(error) => panic!("{ip} {port}: {error}"),
+    };
+    for port in ports {
+        let forbidden = !matches!(port, 10250 | 6443);
+        // The node's own addresses, in the join subnet too, and the other node's.
+        for ip in
+            ["172.30.0.11", "100.64.0.2", "172.30.0.12", "fd00:172::11", "fd00:100:64::2", "fd00:172::12"]
+        {
+            assert_eq!(refused(&wires.pod, ip, port), forbidden, "{ip} {port}");
+        }
+        // A host that is no node may have a service on the same port.
+        for ip in ["172.30.0.99", "fd00:172::99"] {
+            assert!(!refused(&wires.pod, ip, port), "{ip} {port}");
+        }
+        // Nodes among themselves, and a node with itself over its join address.
+        assert!(!refused(&wires.outside, "172.30.0.11", port));
+        assert!(!refused(&wires.node, "172.30.0.12", port));
+        assert!(!refused(&wires.node, "100.64.0.2", port));
+    }
+    // What leaves has the node's address.
+    let listener = wires.outside.listen(7000);
+    for (target, source) in [("172.30.0.99", "172.30.0.11"), ("fd00:172::99", "fd00:172::11")] {
+        let _stream = wires.pod.connect(target.parse().unwrap(), 7000).unwrap();
+        let peer = listener.accept().unwrap().1.ip().to_canonical();
+        assert_eq!(peer, source.parse::<IpAddr>().unwrap());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refuses_and_translates_nft() {
+    if may_run() {
+        refuses_and_translates(Backend::Nft).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refuses_and_translates_legacy() {
+    if may_run() {
+        refuses_and_translates(Backend::Legacy).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn routes_to_pods_are_kept() {
+    if !may_run() {
+        return;
+    }
+    let wires = Wires::new();
+    let node = &wires.node;
+    let link = node.handle().run(|| nix::net::if_::if_nametoindex("ovn0").unwrap()).unwrap();
+    let mut inputs = inputs();
+    inputs.join = Some(JoinInput {
+        link,
+        ips: vec!["100.64.0.2".parse().unwrap(), "fd00:100:64::2".parse().unwrap()],
+        gateways: vec!["100.64.0.1".parse().unwrap(), "fd00:100:64::1".parse().unwrap()],
+    });
+    node.ip("route add 10.77.0.0/16 via 100.64.0.1 dev ovn0 proto static");
+    let netlink = Netlink::in_namespace(&node.handle()).await.unwrap();
+    let mut gateway = Gateway::with_backend(node.tools(), Some(netlink), Backend::Nft);
+    // The wiring's own host routes have no gateway: connected ones, not ours to delete.
+    let report = gateway.reconcile(&inputs).await.unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    assert_eq!(report.changes.routes_deleted, ["10.77.0.0/16".parse().unwrap()]);
+    let v4 = node.ip("route show 10.16.0.0/16");
+    assert!(v4.contains("via 100.64.0.1 dev ovn0 proto static src 172.30.0.11"), "{v4}");
+    let v6 = node.ip("-6 route show fd00:10:16::/112");
+    assert!(v6.contains("via fd00:100:64::1 dev ovn0 proto static src fd00:172::11"), "{v6}");
+    assert!(gateway.reconcile(&inputs).await.unwrap().changes.is_empty());
+
+    node.ip("route del 10.16.0.0/16");
+    node.ip("-6 route del fd00:100:64::/112 dev ovn0");
+    let report = gateway.reconcile(&inputs).await.unwrap();
+    assert_eq!(report.changes.routes_set.len(), 2, "{report:?}");
+    assert_eq!(report.problems, Vec::<String>::new());
+    assert!(gateway.reconcile(&inputs).await.unwrap().changes.is_empty());
+}
