@@ -38,6 +38,8 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
         rows::warning(&mut facts, &object, &subnet.uid, reason, message);
         return facts;
     }
+    let valid = ("ValidateLogicalSwitchSuccess", "");
+    rows::condition(&mut facts, &object, &subnet.uid, Gate::Now, ("Validated", true), valid);
     if !ours || !subnet.supported {
         let message = not_ours(config, name);
         rows::condition(&mut facts, &object, &subnet.uid, Gate::Now, ("Ready", false), (NOT_YET, &message));
@@ -115,7 +117,6 @@ fn object_fields(config: &Config, object: &ObjectRef, subnet: &SubnetView, usage
         rows::kube(facts, object, uid, Gate::Now, Fields::Spec(defaults(config, &object.name, &subnet.spec)));
     }
     rows::kube(facts, object, uid, Gate::Now, Fields::Status(counters(usage)));
-    rows::condition(facts, object, uid, Gate::Now, ("Validated", true), ("ValidateLogicalSwitchSuccess", ""));
     let unsupported = unsupported(&subnet.spec);
     if unsupported.is_empty() {
         let why = ("ResetLogicalSwitchAclSuccess", "");

@@ -62,10 +62,13 @@ fn is_ovn(spec: &SubnetSpec) -> bool {
     spec.provider == keys::DEFAULT_PROVIDER || spec.provider.ends_with(".ovn")
 }
 
-/// This version acts on overlay subnets of the default VPC for pods' default
-/// interface.
-pub(crate) fn supported(config: &Config, spec: &SubnetSpec) -> bool {
-    spec.provider == keys::DEFAULT_PROVIDER && spec.vlan.is_empty() && *spec.vpc == *config.cluster_router
+/// This version acts on the two subnets that flags name, as overlays of the
+/// default VPC for pods' default interface. Every other one is left as it is.
+pub(crate) fn supported(config: &Config, name: &str, spec: &SubnetSpec) -> bool {
+    (*name == *config.node_switch || *name == *config.default_ls)
+        && spec.provider == keys::DEFAULT_PROVIDER
+        && spec.vlan.is_empty()
+        && *spec.vpc == *config.cluster_router
 }
 
 fn addresses(spec: &mut SubnetSpec) -> Result<(), String> {
@@ -133,13 +136,15 @@ pub(crate) fn project(
             subnet.status.conditions.iter().any(|c| c.r#type == "Validated" && c.status == "True");
         (!ours, !validated, name.clone())
     });
-    let mut taken: Vec<(DualNets, String, Arc<str>)> = Vec::new();
+    // By VPC and vlan: only there two blocks meet (contract §8.9).
+    let mut taken: Vec<(DualNets, (String, String), Arc<str>)> = Vec::new();
     for subnet in order {
         let name = &subnet.meta.name;
         let (spec, mut invalid) = normalise(config, name, &subnet.spec);
         if invalid.is_none() && is_ovn(&spec) {
             let nets = net::parse_dual_cidrs(&spec.cidr_block).unwrap_or_default();
-            let other = taken.iter().find(|(other, vpc, _)| *vpc == spec.vpc && other.overlaps(&nets));
+            let place = (spec.vpc.clone(), spec.vlan.clone());
+            let other = taken.iter().find(|(other, at, _)| *at == place && other.overlaps(&nets));
             match other {
                 Some((_, _, other)) => {
                     invalid = Some((
@@ -151,7 +156,7 @@ pub(crate) fn project(
                         .into(),
                     ));
                 }
-                None => taken.push((nets, spec.vpc.clone(), name.clone())),
+                None => taken.push((nets, place, name.clone())),
             }
         }
         views.insert(
@@ -159,7 +164,7 @@ pub(crate) fn project(
             SubnetView {
                 uid: subnet.meta.uid.clone(),
                 deleting: subnet.meta.deleting_at.is_some(),
-                supported: supported(config, &spec),
+                supported: supported(config, name, &spec),
                 spec: Arc::new(spec),
                 invalid,
             },

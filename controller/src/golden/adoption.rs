@@ -1,0 +1,223 @@
+//! Taking over from a full-featured Kube-OVN: what it left of our classes is ours
+//! without a write, everything else stays byte for byte.
+
+use std::collections::BTreeSet;
+
+use ovsdb::{Row, Value as Column};
+use serde_json::{Value, json};
+
+use super::{cluster, lead, pod, restart};
+use crate::claims::legacy::{Class, Legacy};
+use crate::compile::tests::fake::Families;
+use crate::facts::Kind;
+use crate::sim::{Api, Bench};
+
+/// The objects of the worked example as Kube-OVN writes them, and some of other
+/// features.
+fn objects(api: &mut Api) {
+    let created = |api: &mut Api, object, body: Value| api.create(&object, body).unwrap();
+    let finalizers = json!(["kubeovn.io/kube-ovn-controller"]);
+    let namespace = json!({
+        "ovn.kubernetes.io/logical_switch": "ovn-default",
+        "ovn.kubernetes.io/cidr": "10.16.0.0/16",
+        "ovn.kubernetes.io/exclude_ips": "10.16.0.1",
+    });
+    created(api, cluster(Kind::Namespace, "web"), json!({ "metadata": { "annotations": namespace } }));
+    let node = json!({
+        "metadata": { "annotations": {
+            "ovn.kubernetes.io/chassis": "chassis-1",
+            "ovn.kubernetes.io/allocated": "true",
+            "ovn.kubernetes.io/ip_address": "100.64.0.2",
+            "ovn.kubernetes.io/mac_address": "02:00:00:00:00:01",
+            "ovn.kubernetes.io/cidr": "100.64.0.0/16",
+            "ovn.kubernetes.io/gateway": "100.64.0.1",
+            "ovn.kubernetes.io/logical_switch": "join",
+            "ovn.kubernetes.io/port_name": "node-n-1",
+        } },
+        "status": {
+            "addresses": [{ "type": "InternalIP", "address": "192.0.2.11" }],
+            "conditions": [{ "type": "Ready", "status": "True" }],
+        },
+    });
+    created(api, cluster(Kind::Node, "n-1"), node);
+    let vpc = json!({ "metadata": { "finalizers": finalizers }, "spec": {} });
+    created(api, cluster(Kind::Vpc, "ovn-cluster"), vpc);
+    created(
+        api,
+        cluster(Kind::Vpc, "vpc-1"),
+        json!({ "metadata": { "finalizers": finalizers }, "spec": {} }),
+    );
+    for (name, cidr, gateway, vpc) in [
+        ("join", "100.64.0.0/16", "100.64.0.1", "ovn-cluster"),
+        ("ovn-default", "10.16.0.0/16", "10.16.0.1", "ovn-cluster"),
+        ("sub1", "10.17.0.0/16", "10.17.0.1", "ovn-cluster"),
+        ("sub2", "10.18.0.0/16", "10.18.0.1", "vpc-1"),
+    ] {
+        let spec = json!({
+            "vpc": vpc,
+            "default": name == "ovn-default",
+            "provider": "ovn",
+            "protocol": "IPv4",
+            "cidrBlock": cidr,
+            "gateway": gateway,
+            "excludeIps": [gateway],
+            "gatewayType": "distributed",
+            "gatewayNode": "",
+            "natOutgoing": name != "join",
+            "private": false,
+        });
+        created(
+            api,
+            cluster(Kind::Subnet, name),
+            json!({ "metadata": { "finalizers": finalizers }, "spec": spec }),
+        );
+    }
+    for (name, subnet, ip, mac) in [
+        ("a-0", "ovn-default", "10.16.0.5", "02:00:00:00:00:05"),
+        ("b-0", "sub1", "10.16.0.8", "02:00:00:00:00:08"),
+        ("virt-launcher-vm-1-x", "ovn-default", "10.16.0.7", "02:00:00:00:00:07"),
+    ] {
+        let mut body = json!({
+            "metadata": { "annotations": {
+                "ovn.kubernetes.io/allocated": "true",
+                "ovn.kubernetes.io/routed": "true",
+                "ovn.kubernetes.io/ip_address": ip,
+                "ovn.kubernetes.io/mac_address": mac,
+                "ovn.kubernetes.io/cidr": "10.16.0.0/16",
+                "ovn.kubernetes.io/gateway": "10.16.0.1",
+                "ovn.kubernetes.io/logical_switch": subnet,
+                "ovn.kubernetes.io/logical_router": "ovn-cluster",
+                "ovn.kubernetes.io/pod_nic_type": "veth-pair",
+                // Features of the pod that its port group and NAT rows stand for.
+                "ovn.kubernetes.io/security_groups": "sg1",
+                "ovn.kubernetes.io/eip": "172.16.0.5",
+            } },
+            "spec": { "nodeName": "n-1", "restartPolicy": "Always" },
+            "status": { "phase": "Running" },
+        });
+        if name.starts_with("virt") {
+            body["metadata"]["ownerReferences"] = json!([{
+                "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "vm-1", "uid": "vmi",
+            }]);
+        }
+        created(api, pod(name), body);
+    }
+    for (name, namespace, owner, subnet, ip, mac, kind) in [
+        ("node-n-1", "", "n-1", "join", "100.64.0.2", "02:00:00:00:00:01", ""),
+        ("a-0.web", "web", "a-0", "ovn-default", "10.16.0.5", "02:00:00:00:00:05", ""),
+        ("b-0.web", "web", "b-0", "sub1", "10.17.0.8", "02:00:00:00:00:08", ""),
+        ("gone.web", "web", "gone", "ovn-default", "10.16.0.6", "02:00:00:00:00:06", ""),
+        ("vm-1.web", "web", "vm-1", "ovn-default", "10.16.0.7", "02:00:00:00:00:07", "VirtualMachine"),
+        ("a-0.web.net.web.ovn", "web", "a-0", "ovn-default", "10.16.0.8", "02:00:00:00:00:08", ""),
+    ] {
+        let mut metadata = json!({
+            "finalizers": finalizers,
+            "labels": {
+                "ovn.kubernetes.io/subnet": subnet,
+                "ovn.kubernetes.io/node-name": "n-1",
+                "ovn.kubernetes.io/ip_reserved": "false",
+                subnet: "",
+            },
+        });
+        if namespace.is_empty() {
+            let node = api.get(&cluster(Kind::Node, owner)).unwrap()["metadata"]["uid"].clone();
+            metadata["ownerReferences"] =
+                json!([{ "apiVersion": "v1", "kind": "Node", "name": owner, "uid": node }]);
+        }
+        let spec = json!({
+            "podName": owner, "namespace": namespace, "subnet": subnet, "nodeName": "n-1",
+            "ipAddress": ip, "v4IpAddress": ip, "v6IpAddress": "", "macAddress": mac, "podType": kind,
+            "attachSubnets": [], "attachIps": [], "attachMacs": [], "containerID": "",
+        });
+        created(api, cluster(Kind::Ip, name), json!({ "metadata": metadata, "spec": spec }));
+    }
+}
+
+/// Columns that hold references to the given rows, without these.
+fn without(row: &Row, gone: &BTreeSet<ovsdb::Uuid>) -> Vec<(String, Column)> {
+    let strip = |value: &Column| match value.as_set() {
+        Some(_) if value.set_uuids().any(|uuid| gone.contains(&uuid)) => {
+            Column::uuids(value.set_uuids().filter(|uuid| !gone.contains(uuid)))
+        }
+        _ => value.clone(),
+    };
+    row.columns().map(|(name, value)| (name.to_string(), strip(value))).collect()
+}
+
+fn check(bench: &Bench, legacy: &Legacy) {
+    let (before, after) = (legacy.replica(), bench.db.replica());
+    let gone: BTreeSet<_> =
+        legacy.rows.iter().filter(|row| row.class == Class::Leftover).map(|row| row.uuid).collect();
+    for row in &legacy.rows {
+        let old = before.row(row.table, &row.uuid).expect("was there");
+        let new = after.row(row.table, &row.uuid);
+        match row.class {
+            Class::Leftover => assert!(new.is_none(), "{row:?} is still there"),
+            // The epoch token.
+            _ if row.table == "NB_Global" => {}
+            _ => {
+                let new = new.unwrap_or_else(|| panic!("{row:?} is gone"));
+                assert_eq!(without(old, &gone), without(new, &gone), "{row:?}");
+            }
+        }
+    }
+    for table in after.tables() {
+        let known = |row: &&std::sync::Arc<Row>| legacy.rows.iter().any(|old| old.uuid == row.uuid);
+        let new: Vec<_> = table.rows().filter(|row| !known(row)).collect();
+        assert!(new.is_empty(), "made without need: {new:?}");
+    }
+}
+
+#[test]
+fn everything_outside_our_classes_stays_and_ours_is_not_touched() {
+    let legacy = Legacy::new();
+    let mut bench = Bench::new(5);
+    bench.db = legacy.database.clone();
+    objects(&mut bench.api);
+    bench.api.writes.clear();
+    let process = lead(&mut bench, Families::V4);
+    assert!(bench.core().quiet(), "{}", bench.core().status());
+    check(&bench, &legacy);
+    // Kubernetes: the orphaned IP object goes; subnets and VPCs get their words;
+    // pods, nodes, namespaces and the IP objects of the living get nothing.
+    let about = |words: &[&str]| {
+        let writes = bench.api.writes.iter();
+        writes.filter(|w| words.iter().any(|word| w.contains(word))).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(about(&[" Pod ", " Node ", " Namespace ", "create "]), Vec::<String>::new());
+    let ips = about(&[" IP "]);
+    assert!(ips.iter().all(|write| write.contains("gone.web")), "{ips:#?}");
+    assert!(bench.api.get(&cluster(Kind::Ip, "gone.web")).is_none());
+    assert_eq!(bench.api.names(Kind::Ip).len(), 5);
+    for (object, kind) in [("sub1", Kind::Subnet), ("sub2", Kind::Subnet), ("vpc-1", Kind::Vpc)] {
+        let (status, reason, _) = super::condition(&bench, &cluster(kind, object), "Ready").expect(object);
+        assert_eq!((&*status, &*reason), ("False", "NotYetSupported"), "{object}");
+    }
+    // A transaction for the token, and those that delete leftovers: nothing else.
+    let operations: Vec<_> = bench.processes[process].transactions.iter().flatten().collect();
+    assert!(!operations.iter().any(|op| matches!(op, ovsdb::Operation::Insert { .. })), "{operations:#?}");
+
+    // And once more: silence.
+    bench.api.writes.clear();
+    let second = restart(&mut bench, Families::V4);
+    bench.pass(60_000);
+    check(&bench, &legacy);
+    assert_eq!(bench.processes[second].transactions.len(), 1);
+    assert_eq!(bench.api.writes, Vec::<String>::new());
+}
+
+#[test]
+fn an_owned_row_that_differs_is_repaired_and_nothing_else() {
+    let legacy = Legacy::new();
+    let mut bench = Bench::new(6);
+    bench.db = legacy.database.clone();
+    objects(&mut bench.api);
+    let port = legacy.uuid("Logical_Switch_Port", "ovn-default a-0.web");
+    let by_hand = Column::strings(["02:00:00:00:00:05 10.16.77.77"]);
+    bench.transact(&[ovsdb::Operation::update("Logical_Switch_Port")
+        .by_uuid(port)
+        .column("addresses", by_hand)
+        .build()]);
+    lead(&mut bench, Families::V4);
+    check(&bench, &legacy);
+}

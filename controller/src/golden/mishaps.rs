@@ -1,0 +1,127 @@
+//! Mistakes, and what must survive them: the network of running pods.
+
+use serde_json::json;
+
+use super::{cluster, condition, lead, pod, restart};
+use crate::compile::tests::fake::Families;
+use crate::facts::Kind;
+use crate::sim::Bench;
+
+fn with_pods() -> Bench {
+    let mut bench = super::bench(Families::V4);
+    lead(&mut bench, Families::V4);
+    for name in ["a-0", "a-1"] {
+        bench.add_pod(name, "n-1");
+    }
+    bench.settle();
+    bench
+}
+
+/// The database without the epoch token, which every leader writes.
+fn rows(bench: &Bench) -> String {
+    let text = super::database::render(&bench.db.replica());
+    text.lines().filter(|line| !line.contains("weir-epoch")).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_typing_error_in_a_subnet_tears_nothing_down_not_even_after_a_restart() {
+    for (subnet, good) in [("ovn-default", "10.16.0.0/16"), ("join", "100.64.0.0/16")] {
+        let mut bench = with_pods();
+        let before = rows(&bench);
+        let object = cluster(Kind::Subnet, subnet);
+        bench.api.edit(&object, json!({ "spec": { "cidrBlock": "10.16.0.0/99" } }));
+        bench.settle();
+        assert_eq!(rows(&bench), before, "{subnet}");
+        let (status, reason, message) = condition(&bench, &object, "Validated").unwrap();
+        assert_eq!((&*status, &*reason), ("False", "ValidateLogicalSwitchFailed"));
+        assert!(message.contains(subnet) && message.contains("10.16.0.0/99"), "{message}");
+        restart(&mut bench, Families::V4);
+        bench.pass(120_000);
+        assert_eq!(rows(&bench), before, "{subnet} after a restart");
+        assert_eq!(bench.api.names(Kind::Ip).len(), 3, "{subnet}: IP objects stay");
+        bench.api.edit(&object, json!({ "spec": { "cidrBlock": good } }));
+        bench.settle();
+        assert_eq!(rows(&bench), before, "{subnet} repaired");
+        assert_eq!(condition(&bench, &object, "Validated").unwrap().0, "True");
+        bench.add_pod("later", "n-1");
+        bench.settle();
+        assert_eq!(bench.api.annotation(&pod("later"), "ovn.kubernetes.io/routed"), Some("true"), "{subnet}");
+    }
+}
+
+#[test]
+fn an_overlapping_newcomer_is_refused_and_switches_nothing_off() {
+    let mut bench = with_pods();
+    let before = rows(&bench);
+    let newcomer = cluster(Kind::Subnet, "a-newcomer");
+    let spec = json!({ "vpc": "ovn-cluster", "cidrBlock": "10.16.128.0/24", "provider": "ovn" });
+    bench.api.create(&newcomer, json!({ "spec": spec })).unwrap();
+    bench.settle();
+    assert_eq!(rows(&bench), before);
+    let (status, _, message) = condition(&bench, &newcomer, "Validated").unwrap();
+    assert_eq!(status, "False");
+    assert!(message.contains("ovn-default"), "{message}");
+    let ours = cluster(Kind::Subnet, "ovn-default");
+    assert_eq!(condition(&bench, &ours, "Validated").unwrap().0, "True");
+}
+
+#[test]
+fn the_default_objects_come_back() {
+    let mut bench = with_pods();
+    let before = rows(&bench);
+    for (kind, name) in [(Kind::Vpc, "ovn-cluster"), (Kind::Subnet, "ovn-default"), (Kind::Subnet, "join")] {
+        let object = cluster(kind, name);
+        // A deletion that finalizers refuse while the subnet is used …
+        bench.api.delete(&object, 0);
+        bench.settle();
+        assert!(bench.api.get(&object).is_some(), "{name} is in use");
+        // … and one by force.
+        bench.api.remove(&object);
+        bench.settle();
+        assert!(bench.api.get(&object).is_some(), "{name} is made again");
+        assert_eq!(rows(&bench), before, "{name}");
+    }
+    assert!(bench.core().quiet());
+}
+
+#[test]
+fn users_changes_to_default_objects_stay() {
+    let mut bench = with_pods();
+    let object = cluster(Kind::Subnet, "ovn-default");
+    bench
+        .api
+        .edit(&object, json!({ "spec": { "natOutgoing": false, "excludeIps": ["10.16.0.9..10.16.0.12"] } }));
+    bench.settle();
+    restart(&mut bench, Families::V4);
+    let spec = &bench.api.get(&object).unwrap()["spec"];
+    assert_eq!(spec["natOutgoing"], false);
+    assert_eq!(
+        spec["excludeIps"],
+        json!(["10.16.0.1", "10.16.0.9..10.16.0.12"]),
+        "the gateway is always in it"
+    );
+}
+
+#[test]
+fn a_smaller_block_keeps_the_addresses_of_running_pods() {
+    let mut bench = with_pods();
+    let address = |bench: &Bench, name: &str| {
+        bench.api.annotation(&pod(name), "ovn.kubernetes.io/ip_address").unwrap().to_owned()
+    };
+    let before = [address(&bench, "a-0"), address(&bench, "a-1")];
+    let object = cluster(Kind::Subnet, "ovn-default");
+    let spec = json!({ "cidrBlock": "10.16.4.0/24", "gateway": "10.16.4.1", "excludeIps": ["10.16.4.1"] });
+    bench.api.edit(&object, json!({ "spec": spec }));
+    bench.settle();
+    restart(&mut bench, Families::V4);
+    bench.add_pod("later", "n-1");
+    bench.settle();
+    assert_eq!(before, [address(&bench, "a-0"), address(&bench, "a-1")]);
+    for name in ["a-0.web", "a-1.web"] {
+        let text = rows(&bench);
+        assert!(text.contains(&format!("Logical_Switch_Port {name}")), "{text}");
+    }
+    assert_eq!(address(&bench, "later"), "10.16.4.2");
+    let status = &bench.api.get(&object).unwrap()["status"];
+    assert_eq!(status["v4usingIPrange"], "10.16.4.2");
+}
