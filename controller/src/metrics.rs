@@ -478,7 +478,69 @@ impl State {
 
 /// The core's numbers as metrics: name, help, gauge (or counter), value.
 fn core_numbers(counters: &Counters) -> Vec<(&'static str, &'static str, bool, u64)> {
-    vec![("weir_units_compiled", "Units compiled", false, counters.compiled)]
+    let size = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
+    let (commit, publish) = (&counters.commit, &counters.publish);
+    const COUNTER: bool = false;
+    const GAUGE: bool = true;
+    vec![
+        ("weir_units_compiled", "Units compiled", COUNTER, counters.compiled),
+        (
+            "weir_units_unchanged",
+            "Compiled units whose facts stayed the same",
+            COUNTER,
+            counters.compiled_unchanged,
+        ),
+        (
+            "weir_commit_transactions",
+            "Transactions sent, epoch tokens included",
+            COUNTER,
+            commit.transactions,
+        ),
+        ("weir_rows_touched", "Operations on rows sent, fences not counted", COUNTER, commit.operations),
+        ("weir_commit_failures", "Transactions the database refused", COUNTER, commit.failures),
+        ("weir_commit_lost", "Transactions whose outcome was lost with the connection", COUNTER, commit.lost),
+        ("weir_commit_unconverged", "Groups sent again though acknowledged", COUNTER, commit.unconverged),
+        (
+            "weir_publish_retries",
+            "Kubernetes writes that failed and are tried again",
+            COUNTER,
+            publish.retries,
+        ),
+        ("weir_publish_invalid", "Kubernetes writes whose content was refused", COUNTER, publish.invalid),
+        ("weir_units", "Units", GAUGE, size(counters.units)),
+        ("weir_unit_reads", "Projections that units read", GAUGE, size(counters.reads)),
+        ("weir_unit_edges", "Edges between units and what they read", GAUGE, size(counters.edges)),
+        ("weir_rows", "Rows and memberships wanted", GAUGE, size(counters.rows)),
+        ("weir_members", "Memberships wanted", GAUGE, size(counters.members)),
+        ("weir_conflicts", "Columns on which two units disagree", GAUGE, size(counters.conflicts)),
+        ("weir_leases", "Address leases held", GAUGE, size(counters.leases)),
+        ("weir_refused", "Ports whose request for an address was refused", GAUGE, size(counters.refused)),
+        (
+            "weir_unclaimed_rows",
+            "Rows of known tables that no enabled class claims",
+            GAUGE,
+            size(counters.unclaimed_rows),
+        ),
+        (
+            "weir_commit_backlog",
+            "Groups of rows that differ from the database",
+            GAUGE,
+            size(counters.commit_groups),
+        ),
+        (
+            "weir_commit_failing",
+            "Groups of rows in back-off after a failure",
+            GAUGE,
+            size(counters.commit_failing),
+        ),
+        (
+            "weir_publish_backlog",
+            "Objects that publish has to look at",
+            GAUGE,
+            size(counters.publish_backlog),
+        ),
+        ("weir_drift", "Objects whose written-once annotations differ", GAUGE, size(counters.drift)),
+    ]
 }
 
 impl Collector for State {
@@ -541,6 +603,8 @@ mod tests {
             r#"rest_client_request_latency_seconds_count{verb="GET",url="/api/v1/pods"} 1"#,
             "weir_leader 0",
             "weir_units_compiled_total 0",
+            "weir_unclaimed_rows 0",
+            "weir_rows_touched_total 0",
             "process_cpu_seconds_total",
             "# EOF",
         ] {

@@ -73,6 +73,8 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
         stopping: stop.clone(),
     };
     let listeners = health::bind(&settings.listen).await?;
+    let listening =
+        listeners.iter().filter_map(|listener| listener.local_addr().ok()).map(|at| at.to_string()).collect();
     tokio::spawn(health::serve(listeners, health.clone(), servers_stop.clone()));
 
     let identity = identity(&api, &settings).await;
@@ -82,6 +84,7 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
         started: Instant::now(),
         identity: identity.clone(),
         version: settings.core.version.to_string(),
+        listening,
         health: health.clone(),
         changes: changes.clone(),
         queries: queries_out,
@@ -195,6 +198,8 @@ struct Diagnostics {
     started: Instant,
     identity: String,
     version: String,
+    /// Addresses of probes and metrics.
+    listening: Vec<String>,
     health: Health,
     changes: Changes,
     queries: mpsc::Sender<Query>,
@@ -242,6 +247,7 @@ impl diagnostics::Source for Diagnostics {
             Some(json!({
                 "version": self.version,
                 "identity": self.identity,
+                "listening": self.listening,
                 "uptime_s": self.started.elapsed().as_secs_f64(),
                 "ready": self.health.unready().is_empty(),
                 "unready": self.health.unready(),
