@@ -221,11 +221,12 @@ impl Core {
         self.commit.writing()
     }
 
-    /// Nothing is left to do: no difference, nothing in flight.
+    /// Nothing is left to do: no difference to the database, nothing in flight, and
+    /// if we lead, no object left to look at.
     pub fn quiet(&self) -> bool {
         let (groups, _, flights, _) = self.commit.backlog();
         let (dirty, writes, _) = self.publish.backlog();
-        self.started && groups == 0 && flights == 0 && dirty == 0 && writes == 0
+        self.started && groups == 0 && flights == 0 && (dirty == 0 || !self.leading) && writes == 0
     }
 
     /// Numbers for metrics.

@@ -13,6 +13,8 @@ pub mod engine;
 pub mod events;
 pub mod facts;
 pub mod flags;
+#[cfg(test)]
+mod golden;
 pub mod health;
 pub mod io;
 pub mod ipam;
@@ -24,6 +26,8 @@ pub mod nb_io;
 pub mod objects;
 pub mod publish;
 pub mod run;
+#[cfg(test)]
+mod sim;
 pub mod view;
 pub mod watch;
 pub mod world;

@@ -126,8 +126,14 @@ impl Draft<'_> {
     }
 
     fn wants(&mut self, path: &[&str], value: Value) {
-        let patched = path.iter().try_fold(&self.patch, |value, key| value.get(key)).is_some();
-        if !patched && !json::holds(self.at(path), &value) {
+        if !json::holds(self.at(path), &value) {
+            self.put(path, value);
+        }
+    }
+
+    /// Of two facts about one field the first counts.
+    fn put(&mut self, path: &[&str], value: Value) {
+        if path.iter().try_fold(&self.patch, |value, key| value.get(key)).is_none() {
             json::set(&mut self.patch, path, value);
         }
     }
@@ -168,8 +174,12 @@ impl Draft<'_> {
                 }
             }
             Fields::Status(values) => {
-                for (key, value) in values {
-                    self.wants(&["status", key], value.clone());
+                // All or none: zeros belong to the picture, but decoders can't tell
+                // them from fields that were never written.
+                let differs =
+                    values.iter().any(|(key, value)| !json::holds(self.at(&["status", key]), value));
+                for (key, value) in values.iter().filter(|_| differs) {
+                    self.put(&["status", key], value.clone());
                 }
             }
             Fields::Condition { r#type, status, reason, message } => {

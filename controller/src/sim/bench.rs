@@ -1,0 +1,394 @@
+//! Controllers, database and API server on one bench, and the scheduler that lets
+//! them make steps in an order drawn from a seed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use ovsdb::testing::{Database, northbound};
+use ovsdb::{Operation, Replica, RowChange, TransactError, TransactErrorKind};
+use serde_json::json;
+
+use super::api::{Change, EPOCH_S, decode};
+use super::{Api, Rng};
+use crate::core::Core;
+use crate::facts::{EventFact, Kind, ObjectRef};
+use crate::io::{Config, Input, KubeWrite, Output};
+use crate::world::NEEDED;
+
+/// One controller process.
+pub(crate) struct Process {
+    pub(crate) core: Core,
+    /// Suspended (SIGSTOP): nothing is delivered to it, nothing it asked for is done.
+    pub(crate) paused: bool,
+    cursors: BTreeMap<Kind, usize>,
+    connected: bool,
+    seen: Option<Replica>,
+    /// What the database session will deliver, in order.
+    session: VecDeque<Input>,
+    requests: VecDeque<(u64, Vec<Operation>)>,
+    writes: Vec<(u64, KubeWrite)>,
+    answers: Vec<Input>,
+    wake: Option<u64>,
+    pub(crate) fenced: bool,
+    pub(crate) transactions: Vec<Vec<Operation>>,
+    pub(crate) events: Vec<EventFact>,
+}
+
+/// How much goes wrong, in percent of steps.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Faults {
+    /// A request is lost with its connection, before or after it was carried out.
+    pub(crate) lost: usize,
+    /// A watch starts over with a list.
+    pub(crate) relist: usize,
+    /// A Kubernetes write fails.
+    pub(crate) write: usize,
+}
+
+/// The bench.
+pub(crate) struct Bench {
+    pub(crate) api: Api,
+    pub(crate) db: Database,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) rng: Rng,
+    pub(crate) now_ms: u64,
+    pub(crate) faults: Faults,
+    epochs: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    Watch(usize, Kind),
+    Session(usize),
+    Request(usize),
+    Write(usize, usize),
+    Answer(usize, usize),
+}
+
+pub(crate) fn config() -> Config {
+    Config {
+        cluster_router: "ovn-cluster".into(),
+        node_switch: "join".into(),
+        node_switch_cidr: "100.64.0.0/16".into(),
+        node_switch_gateway: "".into(),
+        default_ls: "ovn-default".into(),
+        default_cidr: "10.16.0.0/16".into(),
+        default_gateway: "".into(),
+        default_exclude_ips: "".into(),
+        default_gateway_check: true,
+        service_cluster_ip_range: "10.96.0.0/12".into(),
+        network_type: "geneve".into(),
+        pod_nic_type: "veth-pair".into(),
+        enable_lb: true,
+        enable_ecmp: false,
+        ls_dnat_mod_dl_dst: true,
+        ls_ct_skip_dst_lport_ips: true,
+        node_local_dns_ip: "".into(),
+        skip_conntrack_dst_cidrs: "".into(),
+        northd_backoff_ms: 150,
+        seed: 1,
+        version: "v0.0.0".into(),
+    }
+}
+
+pub(crate) fn pod(namespace: &str, name: &str) -> ObjectRef {
+    ObjectRef::namespaced(Kind::Pod, namespace, name)
+}
+
+impl Bench {
+    /// An empty cluster and no controller.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            api: Api::new(),
+            db: Database::new(northbound()),
+            processes: Vec::new(),
+            rng: Rng::new(seed),
+            now_ms: 0,
+            faults: Faults::default(),
+            epochs: 0,
+        }
+    }
+
+    /// Two nodes, a namespace, a leading controller, all settled.
+    pub(crate) fn cluster(seed: u64) -> Self {
+        let mut bench = Self::new(seed);
+        bench.add_namespace("web");
+        bench.add_node("n-1", "192.0.2.11");
+        bench.add_node("n-2", "192.0.2.12");
+        let leader = bench.start();
+        bench.elect(leader);
+        bench.settle();
+        bench
+    }
+
+    pub(crate) fn add_namespace(&mut self, name: &str) {
+        self.api.create(&ObjectRef::cluster(Kind::Namespace, name), json!({})).unwrap();
+    }
+
+    pub(crate) fn add_node(&mut self, name: &str, ip: &str) {
+        self.add_node_with(name, ip, json!({}));
+    }
+
+    pub(crate) fn add_node_with(&mut self, name: &str, ip: &str, annotations: serde_json::Value) {
+        let mut annotations = annotations;
+        annotations["ovn.kubernetes.io/chassis"] = format!("chassis-{name}").into();
+        let body = json!({
+            "metadata": { "annotations": annotations },
+            "status": {
+                "addresses": [{ "type": "InternalIP", "address": ip }],
+                "conditions": [{ "type": "Ready", "status": "True" }],
+            },
+        });
+        self.api.create(&ObjectRef::cluster(Kind::Node, name), body).unwrap();
+    }
+
+    pub(crate) fn add_pod(&mut self, name: &str, node: &str) {
+        self.add_pod_with(name, node, json!({}));
+    }
+
+    pub(crate) fn add_pod_with(&mut self, name: &str, node: &str, annotations: serde_json::Value) {
+        let body = json!({
+            "metadata": { "annotations": annotations },
+            "spec": { "nodeName": node, "restartPolicy": "Always" },
+            "status": { "phase": "Pending" },
+        });
+        self.api.create(&pod("web", name), body).unwrap();
+    }
+
+    /// Starts a controller process.
+    pub(crate) fn start(&mut self) -> usize {
+        self.start_with(Core::new(config(), crate::compile::compile))
+    }
+
+    pub(crate) fn start_with(&mut self, core: Core) -> usize {
+        let mut process = Process {
+            core,
+            paused: false,
+            cursors: BTreeMap::new(),
+            connected: false,
+            seen: None,
+            session: VecDeque::new(),
+            requests: VecDeque::new(),
+            writes: Vec::new(),
+            answers: Vec::new(),
+            wake: None,
+            fenced: false,
+            transactions: Vec::new(),
+            events: Vec::new(),
+        };
+        connect(&mut process, &self.db);
+        self.processes.push(process);
+        self.processes.len() - 1
+    }
+
+    /// The process is the leader from now on.
+    pub(crate) fn elect(&mut self, process: usize) {
+        self.epochs += 1;
+        let epoch: Arc<str> = format!("epoch-{}", self.epochs).into();
+        self.input(process, Input::Elected { epoch });
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.processes.last().unwrap().core
+    }
+
+    pub(crate) fn unix_s(&self) -> i64 {
+        EPOCH_S + i64::try_from(self.now_ms / 1000).unwrap()
+    }
+
+    pub(crate) fn input(&mut self, process: usize, input: Input) {
+        let (now_ms, unix_s) = (self.now_ms, self.unix_s());
+        self.api.now_s = unix_s;
+        let process = &mut self.processes[process];
+        process.wake = None;
+        for output in process.core.handle(now_ms, unix_s, input) {
+            match output {
+                Output::Transact { tag, operations } => process.requests.push_back((tag, operations)),
+                Output::Kube { id, write } => process.writes.push((id, write)),
+                Output::Event(event) => process.events.push(event),
+                Output::WakeAt(at) => process.wake = Some(at),
+                Output::Fenced => process.fenced = true,
+            }
+        }
+    }
+
+    /// Everybody else's transaction.
+    pub(crate) fn transact(&mut self, operations: &[Operation]) {
+        let changes = self.db.must(operations);
+        self.broadcast(&changes);
+    }
+
+    fn broadcast(&mut self, changes: &[RowChange]) {
+        if changes.is_empty() {
+            return;
+        }
+        let replica = self.db.replica();
+        for process in self.processes.iter_mut().filter(|p| p.connected) {
+            process.seen = Some(replica.clone());
+            let changes = changes.to_vec();
+            process.session.push_back(Input::NbChanged { replica: replica.clone(), changes });
+        }
+    }
+
+    /// The connection of a process breaks and is made again.
+    pub(crate) fn disconnect(&mut self, index: usize) {
+        let process = &mut self.processes[index];
+        for (tag, _) in std::mem::take(&mut process.requests) {
+            let error = TransactError::new(TransactErrorKind::Disconnected, "connection reset");
+            process.session.push_back(Input::NbReply { tag, result: Err(error) });
+        }
+        process.session.push_back(Input::NbLost);
+        connect(process, &self.db);
+    }
+
+    fn steps(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for (index, process) in self.processes.iter().enumerate().filter(|(_, p)| !p.paused) {
+            for kind in NEEDED {
+                let log = self.api.log.get(&kind).map_or(0, Vec::len);
+                if process.cursors.get(&kind).is_none_or(|at| *at < log) {
+                    steps.push(Step::Watch(index, kind));
+                }
+            }
+            if !process.session.is_empty() {
+                steps.push(Step::Session(index));
+            }
+            if !process.requests.is_empty() {
+                steps.push(Step::Request(index));
+            }
+            steps.extend((0..process.writes.len()).map(|at| Step::Write(index, at)));
+            steps.extend((0..process.answers.len()).map(|at| Step::Answer(index, at)));
+        }
+        steps
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Watch(index, kind) => self.watch(index, kind),
+            Step::Session(index) => {
+                let input = self.processes[index].session.pop_front().unwrap();
+                self.input(index, input);
+            }
+            Step::Request(index) => self.request(index),
+            Step::Write(index, at) => {
+                let (id, write) = self.processes[index].writes.remove(at);
+                let result = if self.rng.chance(self.faults.write) {
+                    // Half of them were carried out all the same.
+                    if self.rng.chance(50) {
+                        let _ = self.api.write(&write);
+                    }
+                    Err(crate::io::KubeError::Retry("timeout".into()))
+                } else {
+                    self.api.write(&write)
+                };
+                self.processes[index].answers.push(Input::KubeReply { id, result });
+            }
+            Step::Answer(index, at) => {
+                let input = self.processes[index].answers.remove(at);
+                self.input(index, input);
+            }
+        }
+    }
+
+    fn watch(&mut self, index: usize, kind: Kind) {
+        let relist = self.rng.chance(self.faults.relist);
+        let log = self.api.log.get(&kind).map_or(&[][..], Vec::as_slice);
+        let process = &mut self.processes[index];
+        let input = match process.cursors.get(&kind).copied() {
+            Some(at) if !relist => {
+                process.cursors.insert(kind, at + 1);
+                match &log[at] {
+                    Change::Applied(text) => Input::Applied(decode(kind, text)),
+                    Change::Deleted(object) => Input::Deleted(object.clone()),
+                }
+            }
+            _ => {
+                process.cursors.insert(kind, log.len());
+                Input::Listed(kind, self.api.list(kind))
+            }
+        };
+        self.input(index, input);
+    }
+
+    fn request(&mut self, index: usize) {
+        let (tag, operations) = self.processes[index].requests.pop_front().unwrap();
+        if self.rng.chance(self.faults.lost) {
+            if self.rng.chance(50) {
+                self.processes[index].transactions.push(operations.clone());
+                let (_, changes) = self.db.execute(&operations);
+                // Its own session breaks before the update comes through.
+                self.processes[index].connected = false;
+                self.broadcast(&changes);
+            }
+            let error = TransactError::new(TransactErrorKind::Disconnected, "connection reset");
+            self.processes[index].session.push_back(Input::NbReply { tag, result: Err(error) });
+            return self.disconnect(index);
+        }
+        self.processes[index].transactions.push(operations.clone());
+        let (result, changes) = self.db.execute(&operations);
+        self.broadcast(&changes);
+        self.processes[index].session.push_back(Input::NbReply { tag, result });
+    }
+
+    /// One step, drawn from the seed. `false` when there is nothing to do but wait.
+    pub(crate) fn step(&mut self) -> bool {
+        let steps = self.steps();
+        if steps.is_empty() {
+            return false;
+        }
+        let step = steps[self.rng.below(steps.len())];
+        if self.rng.chance(10) {
+            self.now_ms += 1 + self.rng.next() % 20;
+        }
+        self.take(step);
+        true
+    }
+
+    /// Lets everything happen until nothing is left, time included.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..2_000_000 {
+            if self.step() {
+                continue;
+            }
+            let wake = self.processes.iter().filter(|p| !p.paused).filter_map(|p| p.wake).min();
+            let Some(at) = wake else { return };
+            self.now_ms = self.now_ms.max(at);
+            for index in 0..self.processes.len() {
+                let process = &self.processes[index];
+                if !process.paused && process.wake.is_some_and(|wake| wake <= self.now_ms) {
+                    self.input(index, Input::Tick);
+                }
+            }
+        }
+        panic!("does not settle: {}", self.core().status());
+    }
+
+    /// Lets time pass, with everything that happens meanwhile.
+    pub(crate) fn pass(&mut self, ms: u64) {
+        let end = self.now_ms + ms;
+        self.settle();
+        self.now_ms = self.now_ms.max(end);
+        for index in 0..self.processes.len() {
+            if !self.processes[index].paused {
+                self.input(index, Input::Tick);
+            }
+        }
+        self.settle();
+    }
+
+    /// Transactions of a process that are more than the epoch token.
+    pub(crate) fn writes_of(&self, index: usize) -> usize {
+        let fences = |ops: &Vec<Operation>| matches!(ops.first(), Some(Operation::Wait { .. }));
+        let epoch = |ops: &Vec<Operation>| format!("{ops:?}").matches("weir-epoch").count() >= 2;
+        self.processes[index].transactions.iter().filter(|ops| fences(ops) && !epoch(ops)).count()
+    }
+}
+
+fn connect(process: &mut Process, db: &Database) {
+    let replica = db.replica();
+    let empty = Database::new(northbound()).replica();
+    let changes = replica.changes_since(process.seen.as_ref().unwrap_or(&empty));
+    process.connected = true;
+    process.seen = Some(replica.clone());
+    process.session.push_back(Input::NbLoaded { replica, changes, schema: db.schema().clone() });
+}
