@@ -275,14 +275,15 @@ impl Legacy {
 
     fn groups(&mut self) {
         let port = self.uuid(LSP, "ovn-default a-0.web");
+        let machine = self.uuid(LSP, "ovn-default vm-1.web");
         let mut group = |class, name: &'static str, marks: Ids<'_>, ports: &[Uuid]| {
             let columns =
                 vec![("name", text(name)), ids(marks), ("ports", Value::uuids(ports.iter().copied()))];
             self.root(class, PG, name, columns);
         };
         let subnet = |node, np| [("subnet", "ovn-default"), ("node", node), ("np", np)];
-        group(Ours, "ovn.default.n.1", &subnet("n-1", "ovn-default/n-1"), &[port]);
-        group(Ours, "node.n.1", &[("node", "n-1"), ("np", "node/n-1")], &[port]);
+        group(Ours, "ovn.default.n.1", &subnet("n-1", "ovn-default/n-1"), &[port, machine]);
+        group(Ours, "node.n.1", &[("node", "n-1"), ("np", "node/n-1")], &[port, machine]);
         group(Leftover, "ovn.default.gone", &subnet("gone", "ovn-default/gone"), &[]);
         group(Leftover, "node.gone", &[("node", "gone"), ("np", "node/gone")], &[]);
         let other = [("subnet", "sub1"), ("node", "n-1"), ("np", "sub1/n-1")];

@@ -95,6 +95,7 @@ fn join_subnet(config: &Config) -> Value {
         "cidrBlock": &*config.node_switch_cidr,
         "gateway": gateway,
         "excludeIps": list(&gateway).collect::<Vec<_>>(),
+        "gatewayType": "distributed",
         "gatewayNode": "",
         "natOutgoing": false,
         "private": false,

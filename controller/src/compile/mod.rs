@@ -16,6 +16,7 @@
 //! | ip | end of an IP object that outlived its port |
 //! | other | a word on kinds that this version does not act on |
 
+mod checks;
 mod globals;
 mod ip;
 mod namespace;

@@ -15,6 +15,7 @@ use ovsdb::Value;
 
 use super::rows;
 use crate::facts::{Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey, Table};
+use crate::io::Config;
 use crate::ipam::is_machine;
 use crate::view::{Lease, LeaseState, PodView, SubnetView, View};
 
@@ -42,7 +43,7 @@ pub(super) fn compile(view: &dyn View, namespace: &Arc<str>, name: &Arc<str>) ->
     let placed = !pod.node.is_empty() && view.node(&pod.node).is_some();
     logical_port(&pod, namespace, name, lease, &mut facts);
     if placed {
-        memberships(&pod, &subnet, lease, &mut facts);
+        memberships(view.config(), &pod, &subnet, lease, &mut facts);
     }
     let kind = pod.owner.as_ref().map_or("", |(kind, _)| kind);
     facts.kube.push(KubeFact {
@@ -94,8 +95,9 @@ fn logical_port(pod: &PodView, namespace: &str, name: &str, lease: &Lease, facts
 }
 
 /// The groups of the pod's node; unit node makes them.
-fn memberships(pod: &PodView, subnet: &SubnetView, lease: &Lease, facts: &mut Facts) {
-    if subnet.spec.gateway_type != "centralized" {
+fn memberships(config: &Config, pod: &PodView, subnet: &SubnetView, lease: &Lease, facts: &mut Facts) {
+    // The join subnet has no groups of its own: what is on it leaves through no gateway.
+    if lease.subnet == config.default_ls && subnet.spec.gateway_type != "centralized" {
         facts.members.push(rows::member(&names::subnet_node_group(&lease.subnet, &pod.node), &lease.port));
     }
     facts.members.push(rows::member(&names::node_group(&pod.node), &lease.port));

@@ -9,11 +9,15 @@ use crds::{Count, SubnetSpec, names, net};
 use ovsdb::Value;
 use serde_json::json;
 
+use super::checks;
 use super::rows::{self, NOT_YET};
 use crate::facts::{Facts, Fields, Gate, Keep, Kind, ObjectRef, RowKey, Table};
 use crate::io::Config;
 use crate::ipam::mac;
 use crate::view::{SubnetView, Usage, View};
+
+/// Reason of conditions and events about a spec that is wrong (contract §8.8).
+const INVALID: &str = "ValidateLogicalSwitchFailed";
 
 pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
     let mut facts = Facts::default();
@@ -38,8 +42,18 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
         rows::warning(&mut facts, &object, &subnet.uid, reason, message);
         return facts;
     }
-    let valid = ("ValidateLogicalSwitchSuccess", "");
-    rows::condition(&mut facts, &object, &subnet.uid, Gate::Now, ("Validated", true), valid);
+    let problem = checks::check(name, &subnet.spec);
+    match &problem {
+        Some(message) => {
+            let why = (INVALID, &**message);
+            rows::condition(&mut facts, &object, &subnet.uid, Gate::Now, ("Validated", false), why);
+            rows::warning(&mut facts, &object, &subnet.uid, INVALID, message);
+        }
+        None => {
+            let why = ("ValidateLogicalSwitchSuccess", "");
+            rows::condition(&mut facts, &object, &subnet.uid, Gate::Now, ("Validated", true), why);
+        }
+    }
     if !ours || !subnet.supported {
         let message = not_ours(config, name);
         rows::condition(&mut facts, &object, &subnet.uid, Gate::Now, ("Ready", false), (NOT_YET, &message));
@@ -47,6 +61,7 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
     }
     let usage = view.usage(name);
     object_fields(config, &object, &subnet, &usage, &mut facts);
+    readiness(&object, &subnet, problem.as_deref(), &mut facts);
     facts
 }
 
@@ -117,18 +132,23 @@ fn object_fields(config: &Config, object: &ObjectRef, subnet: &SubnetView, usage
         rows::kube(facts, object, uid, Gate::Now, Fields::Spec(defaults(config, &object.name, &subnet.spec)));
     }
     rows::kube(facts, object, uid, Gate::Now, Fields::Status(counters(usage)));
+}
+
+/// Ready once its rows are in the database, unless the spec asks for what is
+/// wrong, or for what this version lacks.
+fn readiness(object: &ObjectRef, subnet: &SubnetView, problem: Option<&str>, facts: &mut Facts) {
     let unsupported = unsupported(&subnet.spec);
-    if unsupported.is_empty() {
-        let why = ("ResetLogicalSwitchAclSuccess", "");
-        rows::condition(facts, object, uid, Gate::Committed, ("Ready", true), why);
-    } else {
-        let message = format!(
-            "spec fields that this version of Weir does not act on yet: {}; remove them, or use a version that \
-             supports them. What exists in OVN for them is left as it is",
-            unsupported.join(", ")
-        );
-        rows::condition(facts, object, uid, Gate::Now, ("Ready", false), (NOT_YET, &message));
-    }
+    let message = format!(
+        "spec fields that this version of Weir does not act on yet: {}; remove them, or use a version that \
+         supports them. What exists in OVN for them is left as it is",
+        unsupported.join(", ")
+    );
+    let (gate, ready, why) = match problem {
+        Some(problem) => (Gate::Now, false, (INVALID, problem)),
+        None if unsupported.is_empty() => (Gate::Committed, true, ("ResetLogicalSwitchAclSuccess", "")),
+        None => (Gate::Now, false, (NOT_YET, &*message)),
+    };
+    rows::condition(facts, object, &subnet.uid, gate, ("Ready", ready), why);
 }
 
 /// Fields of the spec that the controller fills in or corrects (contract §1.1).

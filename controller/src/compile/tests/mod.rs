@@ -197,6 +197,31 @@ fn features_of_our_own_objects_that_are_missing_show() {
 }
 
 #[test]
+fn a_spec_that_breaks_a_rule_says_so_and_serves_on() {
+    let mut cluster = Cluster::worked_example(Families::V4);
+    let healthy = compile(&cluster, &UnitKey::Subnet("ovn-default".into()));
+    let mut spec = (*cluster.subnet_mut("ovn-default").spec).clone();
+    spec.external_egress_gateway = "192.0.2.1".into();
+    cluster.subnet_mut("ovn-default").spec = Arc::new(spec);
+    let facts = compile(&cluster, &UnitKey::Subnet("ovn-default".into()));
+    assert_eq!(facts.rows, healthy.rows);
+    let text = render(&facts);
+    assert!(text.contains("Validated=false ValidateLogicalSwitchFailed"), "{text}");
+    assert!(text.contains("Ready=false ValidateLogicalSwitchFailed"), "{text}");
+    assert_eq!(facts.events.len(), 1);
+}
+
+#[test]
+fn a_pod_on_the_join_subnet_is_in_its_nodes_group_only() {
+    let mut cluster = Cluster::worked_example(Families::V4);
+    let LeaseState::Held(lease) = cluster.leases["a-0.web"].clone() else { panic!("held") };
+    let lease = crate::view::Lease { subnet: "join".into(), ..(*lease).clone() };
+    cluster.leases.insert("a-0.web".into(), LeaseState::Held(Arc::new(lease)));
+    let facts = compile(&cluster, &pod());
+    assert_eq!(facts.members, [super::rows::member("node.n.1", "a-0.web")]);
+}
+
+#[test]
 fn a_node_inside_a_pod_network_is_told() {
     let mut cluster = Cluster::worked_example(Families::V4);
     cluster.node_mut("n-1").ipv4 = Some("10.16.9.9".parse().unwrap());
