@@ -45,7 +45,8 @@ pub(crate) fn watch(cluster: &Cluster, options: &Watch) -> Result<ExitCode> {
             client.subscribe("subscribe_changes", rpc_params![], "unsubscribe_changes").await?;
         while let Some(change) = changes.next().await {
             let change = change?;
-            println!("{}", if options.whom.json { change.to_string() } else { line(&change) });
+            let text = if options.whom.json { change.to_string() } else { line(&change) };
+            crate::print(&format!("{text}\n"))?;
         }
         anyhow::bail!("the connection was closed")
     })
@@ -84,12 +85,8 @@ async fn connect(socket: &Path) -> Result<Client> {
 }
 
 fn show(answer: &Value, json: bool) -> Result<()> {
-    if json {
-        println!("{answer:#}");
-    } else {
-        print!("{}", serde_yaml_ng::to_string(answer)?);
-    }
-    Ok(())
+    let text = if json { format!("{answer:#}\n") } else { serde_yaml_ng::to_string(answer)? };
+    Ok(crate::print(&text)?)
 }
 
 /// A change on one line: time of day (UTC), what changed, and the rest as `key=value`.

@@ -14,6 +14,7 @@ mod manifests;
 mod rpc;
 mod target;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -24,6 +25,8 @@ fn main() -> ExitCode {
     // `kubectl ko nbctl …` starts `kubectl-ko nbctl …`: the same commands.
     match run(Arguments::parse()) {
         Ok(code) => code,
+        // `weir … | head` has read enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("weir: {error:#}");
             ExitCode::FAILURE
@@ -35,7 +38,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let cluster = kubectl::Cluster::new(arguments.kubectl, arguments.namespace);
     match arguments.command {
         Command::Manifests(options) => {
-            print!("{}", manifests::render(&options)?);
+            print(&manifests::render(&options)?)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Nbctl(pass) => kubectl::database(&cluster, kubectl::Database::Northbound, &pass.arguments),
@@ -48,4 +51,16 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Explain(options) => diagnostics::explain(&cluster, &options),
         Command::Watch(options) => diagnostics::watch(&cluster, &options),
     }
+}
+
+/// Standard output, whose reader may be gone: an error then, where `print!` panics.
+fn print(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let error = error.root_cause().downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
