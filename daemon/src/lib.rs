@@ -8,6 +8,7 @@ pub mod flags;
 pub mod gateway;
 pub mod health;
 pub mod hostnet;
+pub mod install;
 pub mod kube;
 pub mod metrics;
 pub mod netlink;

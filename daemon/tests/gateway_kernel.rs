@@ -432,3 +432,28 @@ async fn routes_to_pods_are_kept() {
     assert_eq!(report.problems, Vec::<String>::new());
     assert!(gateway.reconcile(&inputs).await.unwrap().changes.is_empty());
 }
+
+#[test]
+fn forwarding_keeps_what_routers_say() {
+    if !may_run() {
+        return;
+    }
+    use daemon::firewall::Family;
+    use std::collections::BTreeSet;
+    let ns = Ns::new("sysctl");
+    ns.ip("link add eth0 type veth peer name eth1");
+    let read = |path: &str| ns.exec("cat", &[&format!("/proc/sys/net/{path}")], None).trim().to_owned();
+    let enable = |families: BTreeSet<Family>| {
+        ns.handle().run(move || daemon::install::enable_forwarding(&families).unwrap()).unwrap()
+    };
+    ns.exec("sh", &["-c", "echo 0 > /proc/sys/net/ipv6/conf/eth1/accept_ra"], None);
+    assert_eq!(enable(BTreeSet::from([Family::V4])), ["net/ipv4/ip_forward=1"]);
+    assert_eq!(read("ipv6/conf/all/forwarding"), "0");
+    enable(BTreeSet::from([Family::V4, Family::V6]));
+    assert_eq!(read("ipv6/conf/all/forwarding"), "1");
+    assert_eq!(read("ipv6/conf/eth0/accept_ra"), "2", "it had listened");
+    assert_eq!(read("ipv6/conf/eth1/accept_ra"), "0", "it had not");
+    assert!(enable(BTreeSet::from([Family::V4, Family::V6])).is_empty());
+    ns.handle().run(|| daemon::install::loosen_reverse_path("eth0").unwrap()).unwrap();
+    assert_eq!(read("ipv4/conf/eth0/rp_filter"), "2");
+}
