@@ -10,6 +10,7 @@ mod adoption;
 mod database;
 mod mishaps;
 mod requests;
+mod schema;
 mod worked;
 
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::{cluster, database, lead, pod};
+use super::{cluster, database, lead, pod, schema};
 use crate::compile::tests::fake::Families;
 use crate::facts::{Kind, ObjectRef};
 use crate::sim::Bench;
@@ -42,6 +42,12 @@ fn rows_and_objects(#[case] families: Families, #[case] name: &str) {
     bench.settle();
     assert!(bench.core().quiet(), "{}", bench.core().status());
     assert!(bench.processes[0].events.iter().all(|event| !event.warning), "{:?}", bench.processes[0].events);
+    for (kind, name) in [(Kind::Vpc, "Vpc"), (Kind::Subnet, "Subnet"), (Kind::Ip, "IP")] {
+        for object in bench.api.names(kind) {
+            let problems = schema::problems(name, bench.api.get(&object).unwrap());
+            assert!(problems.is_empty(), "{object}: {problems:#?}");
+        }
+    }
     insta::with_settings!({ snapshot_suffix => name, omit_expression => true }, {
         insta::assert_snapshot!("rows", database::render(&bench.db.replica()));
         insta::assert_snapshot!("objects", objects(&bench));

@@ -37,6 +37,28 @@ impl IntervalSet {
         self.spans.iter().map(|(a, b)| (*a, *b))
     }
 
+    /// Intervals of the union of two disjoint sets, ascending and maximal, without
+    /// building it.
+    pub(crate) fn union<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (u128, u128)> + 'a {
+        let (mut ours, mut theirs) = (self.spans().peekable(), other.spans().peekable());
+        let mut next = move || match (ours.peek(), theirs.peek()) {
+            (Some(a), Some(b)) if b < a => theirs.next(),
+            (None, _) => theirs.next(),
+            _ => ours.next(),
+        };
+        let mut ahead = next();
+        std::iter::from_fn(move || {
+            let (first, mut last) = ahead?;
+            loop {
+                ahead = next();
+                match ahead {
+                    Some((a, b)) if a <= last.saturating_add(1) => last = last.max(b),
+                    _ => return Some((first, last)),
+                }
+            }
+        })
+    }
+
     /// Membership.
     pub(crate) fn contains(&self, x: u128) -> bool {
         self.spans.range(..=x).next_back().is_some_and(|(_, last)| *last >= x)
@@ -139,6 +161,23 @@ mod tests {
                     prop_assert_eq!(set.contains(x), model.contains(&x));
                 }
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn union_of_disjoint_sets(members in prop::collection::vec(0u8..3, 0..80)) {
+            let (mut a, mut b, mut both) =
+                (IntervalSet::default(), IntervalSet::default(), IntervalSet::default());
+            for (x, part) in (0u128..).zip(members) {
+                match part {
+                    1 => a.insert(x, x),
+                    2 => b.insert(x, x),
+                    _ => continue,
+                }
+                both.insert(x, x);
+            }
+            prop_assert_eq!(a.union(&b).collect::<Vec<_>>(), both.spans().collect::<Vec<_>>());
         }
     }
 

@@ -60,6 +60,8 @@ pub(crate) struct Pool {
     layout: Layout,
     first: u128,
     last: u128,
+    /// Usable addresses without the reserved ones.
+    capacity: u128,
     /// Excludes and gateway.
     reserved: IntervalSet,
     free: IntervalSet,
@@ -89,12 +91,23 @@ impl Pool {
         }
         let mut free = IntervalSet::of(first, last);
         free.subtract(&reserved);
+        let capacity = free.len();
         let mut using = IntervalSet::default();
         for address in holders.keys().copied().filter(|a| (first..=last).contains(a)) {
             free.remove(address, address);
             using.insert(address, address);
         }
-        Self { layout, first, last, reserved, free, released: IntervalSet::default(), using, holders }
+        Self {
+            layout,
+            first,
+            last,
+            capacity,
+            reserved,
+            free,
+            released: IntervalSet::default(),
+            using,
+            holders,
+        }
     }
 
     pub(crate) fn layout(&self) -> &Layout {
@@ -168,16 +181,12 @@ impl Pool {
 
     /// Usable addresses that are not excluded: what `using` is subtracted from.
     pub(crate) fn capacity(&self) -> u128 {
-        let mut all = IntervalSet::of(self.first, self.last);
-        all.subtract(&self.reserved);
-        all.len()
+        self.capacity
     }
 
     /// Addresses that can still be had, as intervals (free and released).
-    pub(crate) fn available(&self) -> IntervalSet {
-        let mut all = self.free.clone();
-        all.extend(&self.released);
-        all
+    pub(crate) fn available(&self) -> impl Iterator<Item = (u128, u128)> + '_ {
+        self.free.union(&self.released)
     }
 
     pub(crate) fn using(&self) -> &IntervalSet {

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use super::interval::IntervalSet;
 use super::layout::SubnetLayout;
 use super::mac::{self, Mac};
 use super::pool::{Draw, Layout, Pool, Refusal};
@@ -287,14 +286,14 @@ impl SubnetPool {
         if let Some(pool) = &self.v4 {
             usage.v4_using = using;
             usage.v4_available = pool.capacity().saturating_sub(using);
-            usage.v4_available_range = ranges(pool, &pool.available());
-            usage.v4_using_range = ranges(pool, pool.using());
+            usage.v4_available_range = ranges(pool, pool.available());
+            usage.v4_using_range = ranges(pool, pool.using().spans());
         }
         if let Some(pool) = &self.v6 {
             usage.v6_using = using;
             usage.v6_available = pool.capacity().saturating_sub(using);
-            usage.v6_available_range = ranges(pool, &pool.available());
-            usage.v6_using_range = ranges(pool, pool.using());
+            usage.v6_available_range = ranges(pool, pool.available());
+            usage.v6_using_range = ranges(pool, pool.using().spans());
         }
         usage
     }
@@ -314,10 +313,10 @@ fn number<A: Into<IpAddr>>(address: Option<A>) -> Option<u128> {
 }
 
 /// `a-b,c` as in the status.
-fn ranges(pool: &Pool, set: &IntervalSet) -> String {
+fn ranges(pool: &Pool, spans: impl Iterator<Item = (u128, u128)>) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
-    for (n, (first, last)) in set.spans().enumerate() {
+    for (n, (first, last)) in spans.enumerate() {
         if n > 0 {
             text.push(',');
         }
