@@ -26,15 +26,6 @@ fn all_parse() {
     assert_eq!(seen, 4);
 }
 
-#[test]
-fn the_conflist_is_one() {
-    let text = std::fs::read_to_string(scripts().join("01-kube-ovn.conflist")).unwrap();
-    let list: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let types: Vec<_> = list["plugins"].as_array().unwrap().iter().map(|p| &p["type"]).collect();
-    assert_eq!(types, ["kube-ovn", "portmap"]);
-    assert_eq!(list["plugins"][0]["server_socket"], "/run/openvswitch/kube-ovn-daemon.sock");
-}
-
 /// Two "daemons" that print their pid and wait; `stop` ends them by their pid files.
 const MAIN: &str = r#"
 set -eu
