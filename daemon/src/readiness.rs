@@ -1,7 +1,6 @@
 //! Whether the agent can serve an ADD, and what is missing if not.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
@@ -19,7 +18,7 @@ pub struct Readiness {
     /// The node's steps.
     pub node: watch::Receiver<NodeStatus>,
     /// The host's routes and firewall were applied once.
-    pub host_applied: Arc<AtomicBool>,
+    pub host_applied: watch::Receiver<bool>,
 }
 
 impl Readiness {
@@ -48,7 +47,7 @@ impl Readiness {
             missing.push(NotYet::new("node", "initialisation has not run yet", ""));
         }
         missing.extend(node.missing.values().filter(|step| step.step != "ovs").cloned());
-        if !self.host_applied.load(Ordering::Relaxed) {
+        if !*self.host_applied.borrow() {
             missing.push(NotYet::new(
                 "host",
                 "routes and firewall are not applied yet",
@@ -56,5 +55,30 @@ impl Readiness {
             ));
         }
         missing
+    }
+
+    /// Waits until nothing is missing.
+    pub async fn ready(&self) {
+        let cluster = &self.cluster;
+        let (mut pods, mut nodes, mut subnets, mut cidrs) = (
+            cluster.pods.subscribe(),
+            cluster.nodes.subscribe(),
+            cluster.subnets.subscribe(),
+            cluster.service_cidrs.subscribe(),
+        );
+        let (mut views, mut node, mut host) =
+            (self.ovs.subscribe(), self.node.clone(), self.host_applied.clone());
+        while !self.missing().is_empty() {
+            // A part that ended can't become ready any more: the process ends.
+            tokio::select! {
+                _ = pods.changed() => {}
+                _ = nodes.changed() => {}
+                _ = subnets.changed() => {}
+                _ = cidrs.changed() => {}
+                _ = views.changed() => {}
+                _ = node.changed() => {}
+                _ = host.changed() => {}
+            }
+        }
     }
 }

@@ -137,6 +137,11 @@ impl<T: Fact> Reflection<T> {
         self.state.subscribe()
     }
 
+    /// How many wait on it.
+    pub fn subscribers(&self) -> usize {
+        self.state.receiver_count()
+    }
+
     /// One object.
     pub fn object(&self, key: &T::Key) -> Option<Arc<T>> {
         self.state.borrow().objects.get(key).cloned()

@@ -8,13 +8,13 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::channel::mpsc::UnboundedReceiver;
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
-use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::sys::SocketAddr;
 use rtnetlink::{MulticastGroup, new_multicast_connection};
 
@@ -41,14 +41,24 @@ impl Reachability {
         Ok(Self { netlink, events })
     }
 
-    /// Resolves `address` on link `index`. `None` when nobody answered within
-    /// `patience`; asked again whenever the kernel gave up.
+    /// Resolves `address` on link `index`, or confirms an entry that has grown
+    /// old. `None` when nobody answered within `patience`; the kernel is asked
+    /// again whenever it gave up.
     ///
     /// # Errors
     /// When the kernel refuses the request.
     pub async fn resolve(&mut self, index: u32, address: IpAddr, patience: Duration) -> Result<Option<Mac>> {
         let found = tokio::time::timeout(patience, async {
-            self.ask(index, address).await?;
+            // Events from before the question are no answers to it.
+            while let Some(Some(_)) = self.events.next().now_or_never() {}
+            match self.entry(index, address).await? {
+                Some(entry) => match verdict(&entry) {
+                    Verdict::Reachable(mac) => return Ok(Some(mac)),
+                    Verdict::Old => self.probe(index, address).await?,
+                    Verdict::Unknown | Verdict::Failed => self.ask(index, address).await?,
+                },
+                None => self.ask(index, address).await?,
+            }
             while let Some((message, _)) = self.events.next().await {
                 let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) = message.payload
                 else {
@@ -57,14 +67,10 @@ impl Reachability {
                 if entry.header.ifindex != index || destination(&entry) != Some(address) {
                     continue;
                 }
-                match entry.header.state {
-                    NeighbourState::Incomplete => {}
-                    NeighbourState::Failed => self.ask(index, address).await?,
-                    _ => {
-                        if let Some(mac) = mac_of(&entry) {
-                            return Ok(Some(mac));
-                        }
-                    }
+                match verdict(&entry) {
+                    Verdict::Reachable(mac) => return Ok(Some(mac)),
+                    Verdict::Old | Verdict::Unknown => {}
+                    Verdict::Failed => self.ask(index, address).await?,
                 }
             }
             Ok(None)
@@ -73,17 +79,71 @@ impl Reachability {
         found.unwrap_or(Ok(None))
     }
 
+    async fn entry(&self, index: u32, address: IpAddr) -> Result<Option<NeighbourMessage>> {
+        let family = if address.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };
+        let request = self.netlink.handle.neighbours().get().set_address_family(family);
+        let mut stream = std::pin::pin!(request.execute());
+        let mut found = None;
+        while let Some(entry) =
+            stream.try_next().await.map_err(|error| Error::netlink("list neighbours", error))?
+        {
+            if entry.header.ifindex == index && destination(&entry) == Some(address) {
+                found = Some(entry);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Makes the kernel resolve an address that it does not know.
     async fn ask(&self, index: u32, address: IpAddr) -> Result<()> {
+        self.request(index, address, NeighbourState::None, NeighbourFlags::Use).await
+    }
+
+    /// Makes the kernel ask the known owner whether he is still there.
+    async fn probe(&self, index: u32, address: IpAddr) -> Result<()> {
+        self.request(index, address, NeighbourState::Probe, NeighbourFlags::empty()).await
+    }
+
+    async fn request(
+        &self,
+        index: u32,
+        address: IpAddr,
+        state: NeighbourState,
+        flags: NeighbourFlags,
+    ) -> Result<()> {
         self.netlink
             .handle
             .neighbours()
             .add(index, address)
-            .state(NeighbourState::None)
-            .flags(NeighbourFlags::Use)
+            .state(state)
+            .flags(flags)
             .replace()
             .execute()
             .await
             .map_err(|error| Error::netlink(format!("resolve {address} on link {index}"), error))
+    }
+}
+
+/// What the kernel thinks of an entry.
+enum Verdict {
+    /// Confirmed lately.
+    Reachable(Mac),
+    /// Known, but not confirmed lately, or being confirmed.
+    Old,
+    /// Being resolved.
+    Unknown,
+    /// Nobody answered.
+    Failed,
+}
+
+fn verdict(entry: &NeighbourMessage) -> Verdict {
+    match (entry.header.state, mac_of(entry)) {
+        (NeighbourState::Reachable | NeighbourState::Permanent | NeighbourState::Noarp, Some(mac)) => {
+            Verdict::Reachable(mac)
+        }
+        (NeighbourState::Failed, _) => Verdict::Failed,
+        (_, Some(_)) => Verdict::Old,
+        (_, None) => Verdict::Unknown,
     }
 }
 

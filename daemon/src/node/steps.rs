@@ -11,6 +11,7 @@ use super::tunnel::{self, HostView, Tunnel, Wish};
 use super::{Join, NodeStatus, NotYet, OVN0};
 use crate::flags::Flags;
 use crate::hostnet::HostNet;
+use crate::install::loosen_reverse_path;
 use crate::kube::{Cluster, NodeFacts, annotate_node, set_network_unavailable};
 use crate::netlink::{Change, Link, Reachability};
 use crate::ovs::{BR_INT, BridgeSpec, Ovs, OvsError, PortSpec, View, plan};
@@ -471,6 +472,11 @@ impl Initialiser {
         }
         if !link.up {
             host.set_up(link.index).await.map_err(&error)?;
+        }
+        // Answers may come by another way than their questions went.
+        let loosened = self.inputs.host.namespace.run_async(|| loosen_reverse_path(OVN0)).await;
+        if let Err(e) = loosened.and_then(|result| result) {
+            tracing::warn!(error = %e, "the reverse-path filter of ovn0 could not be loosened");
         }
         if userspace {
             self.offload_off(OVN0).map_err(|e| NotYet::new("ovn0", format!("checksum offload: {e}"), ""))?;

@@ -314,8 +314,14 @@ pub fn remove_port(view: &View, name: &str) -> Vec<Operation> {
                 .build(),
         );
     }
-    // QoS and Queue rows are roots: nothing collects them.
-    for qos in port.get("qos").into_iter().flat_map(Value::set_uuids) {
+    // QoS and Queue rows are roots: nothing collects them. The port lets go of
+    // its own first, for it is collected only after references are checked.
+    let qos: Vec<Uuid> = port.get("qos").into_iter().flat_map(Value::set_uuids).collect();
+    if !qos.is_empty() {
+        operations
+            .push(Operation::update("Port").by_uuid(port.uuid).column("qos", Value::empty_set()).build());
+    }
+    for qos in qos {
         operations.push(Operation::delete("QoS").by_uuid(qos).build());
         let queues = view.queues_of(&qos).into_iter();
         operations.extend(queues.map(|uuid| Operation::delete("Queue").by_uuid(uuid).build()));

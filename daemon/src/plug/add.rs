@@ -43,6 +43,7 @@ impl Plugger {
     /// # Errors
     /// Everything that this call made is gone again then.
     pub async fn add(&self, request: &CniRequest) -> Result<CniResponse, PlugError> {
+        let _running = self.begin();
         let result = self.try_add(request).await;
         let uid = self.pod(request).map(|pod| pod.uid.clone()).unwrap_or_default();
         let pod = ObjectRef::pod(&request.pod_namespace, &request.pod_name, &uid);

@@ -21,6 +21,7 @@ impl Plugger {
         if !add::is_container_id(&request.container_id) {
             return Err(PlugError::new(Stage::ValidateRequest, "container_id is invalid").code(4));
         }
+        let _running = self.begin();
         let _lock = self.locks.lock(&request.container_id).await;
         let host_nic = names::host_nic(&request.container_id, &request.if_name);
         let had = self.ovs.view().port(&host_nic).is_some();

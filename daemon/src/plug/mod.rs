@@ -18,8 +18,9 @@ pub mod names;
 pub mod wanted;
 
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
@@ -83,6 +84,55 @@ pub struct Plugger {
     pub patience: Patience,
     /// One call per container.
     pub locks: Locks,
+    /// Calls running now.
+    pub(crate) running: AtomicUsize,
+    /// When the last call ended.
+    pub(crate) last_call: Mutex<Instant>,
+}
+
+/// Counts a call as running until dropped.
+pub(crate) struct Running<'a>(&'a Plugger);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        *self.0.last_call.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Plugger {
+    /// Everything that calls share.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        node: String,
+        cluster: Arc<Cluster>,
+        ovs: Ovs,
+        host: HostNet,
+        network: watch::Receiver<Option<NodeNetwork>>,
+        recorder: Recorder,
+        metrics: Arc<Metrics>,
+        patience: Patience,
+        locks: Locks,
+    ) -> Self {
+        Self {
+            node,
+            cluster,
+            ovs,
+            host,
+            network,
+            recorder,
+            metrics,
+            patience,
+            locks,
+            running: AtomicUsize::new(0),
+            last_call: Mutex::new(Instant::now()),
+        }
+    }
+
+    fn begin(&self) -> Running<'_> {
+        self.running.fetch_add(1, Ordering::Relaxed);
+        Running(self)
+    }
 }
 
 /// External id that holds the pod's UID (Weir's addition).

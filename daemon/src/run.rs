@@ -1,0 +1,224 @@
+//! The agent put together: who talks to whom, start and end.
+//!
+//! ```text
+//! API server ─▶ watches ─▶ Cluster ─┬─▶ Plugger ◀── CNI socket
+//! OVS database ◀─▶ Ovs (views) ─────┼─▶ Initialiser (node steps)
+//! kernel ─▶ Monitor (changes) ──────┴─▶ HostLoop (gateway), lost interfaces
+//! ```
+//!
+//! The order of the start does not matter to anyone: every part waits for what
+//! it needs and says in `/readyz` what that is.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use ovsdb::Endpoint;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{broadcast, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::changes::Changes;
+use crate::flags::Flags;
+use crate::hostloop::{self, HostLoop};
+use crate::hostnet::HostNet;
+use crate::kube::{Cluster, EventSink, client, spawn_watches};
+use crate::metrics::Metrics;
+use crate::netlink::Change;
+use crate::node::{Initialiser, Inputs};
+use crate::ovs::Ovs;
+use crate::plug::{Locks, Patience, Plugger};
+use crate::readiness::Readiness;
+use crate::{diagnostics, health, install, server, socket};
+
+/// Changes of the host's network that a slow reader may lag behind.
+const CHANGES: usize = 1024;
+/// How long calls in flight may take to end at shutdown.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Runs the agent until SIGTERM or SIGINT.
+///
+/// # Errors
+/// What makes running pointless: no way to the API server configured, no
+/// privilege over the host's network, a socket or port that can't be bound.
+pub async fn run(flags: Flags) -> anyhow::Result<()> {
+    let flags = Arc::new(flags);
+    let node = flags.node_name();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), node, "kube-ovn-daemon starts");
+    for flag in flags.without_effect() {
+        tracing::warn!(flag = flag.flag, remedy = flag.remedy, "this flag has no effect");
+    }
+    let cancel = CancellationToken::new();
+    let _cancel_on_error = cancel.clone().drop_guard();
+    let kube = client(&flags.kubeconfig).await.context("the API server's configuration")?;
+    let endpoints = Endpoint::parse_list(&flags.ovs_endpoint()).context("--ovs-socket")?;
+    let host = HostNet::own().await.context("the host's network (the agent needs CAP_NET_ADMIN)")?;
+
+    let cluster = Arc::new(Cluster::default());
+    let _watches = spawn_watches(&kube, &node, &cluster, &cancel);
+    let ovs = Ovs::connect(endpoints);
+    let metrics = Arc::new(Metrics::new(&node));
+    let (sink, recorder) = EventSink::new(kube.clone(), &node);
+    let feed = Changes::default();
+    let changes = broadcast::Sender::new(CHANGES);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(sink.run());
+    tasks.spawn(monitor(host.clone(), changes.clone()));
+
+    let inputs = Inputs {
+        flags: flags.clone(),
+        node: node.clone(),
+        client: Some(kube.clone()),
+        cluster: cluster.clone(),
+        ovs: ovs.clone(),
+        host: host.clone(),
+        changes: changes.subscribe(),
+    };
+    let (initialiser, network, status) = Initialiser::new(inputs).await?;
+    let plugger = Arc::new(Plugger::new(
+        node,
+        cluster.clone(),
+        ovs.clone(),
+        host,
+        network,
+        recorder,
+        metrics.clone(),
+        Patience::default(),
+        Locks::default(),
+    ));
+    let (applied_sender, host_applied) = watch::channel(false);
+    let readiness = Readiness { cluster, ovs, node: status, host_applied };
+
+    // Sockets are bound before addresses move between interfaces.
+    let (cni_listener, _cni_file) =
+        socket::bind(&flags.bind_socket).with_context(|| format!("bind {}", flags.bind_socket.display()))?;
+    let api = server::Api { plugger: plugger.clone(), readiness: readiness.clone(), changes: feed.clone() };
+    let stop = cancel.clone();
+    let mut servers = JoinSet::new();
+    servers.spawn(async move {
+        axum::serve(cni_listener, server::router(api)).with_graceful_shutdown(stop.cancelled_owned()).await
+    });
+    let health = health::Health {
+        socket: flags.bind_socket.clone(),
+        readiness: readiness.clone(),
+        metrics: flags.enable_metrics.then_some(metrics),
+    };
+    for address in health::addresses(&flags) {
+        let listener = health::bind(address).await.with_context(|| format!("bind {address}"))?;
+        let (router, stop) = (health::router(health.clone()), cancel.clone());
+        servers.spawn(async move {
+            axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+        });
+    }
+    let source =
+        diagnostics::Source { readiness: readiness.clone(), plugger: plugger.clone(), changes: feed.clone() };
+    let methods = diagnostics::module(source).context("diagnostics")?;
+    let _diagnostics_file = match socket::bind(&flags.diagnostics_socket) {
+        Ok((listener, file)) => {
+            tasks.spawn(diagnostics::serve(listener, methods));
+            Some(file)
+        }
+        // Pods can be served without it.
+        Err(error) => {
+            let path = flags.diagnostics_socket.display().to_string();
+            tracing::warn!(path, error = %error, "no diagnostics: the socket can't be bound");
+            None
+        }
+    };
+
+    tasks.spawn(initialiser.run(cancel.clone()));
+    let host_loop = HostLoop {
+        flags: flags.clone(),
+        plugger: plugger.clone(),
+        changes: changes.subscribe(),
+        applied: applied_sender,
+        feed: feed.clone(),
+    };
+    tasks.spawn(host_loop.run(cancel.clone()));
+    tasks.spawn(hostloop::clean_lost(plugger, changes.subscribe(), feed, cancel.clone()));
+    tasks.spawn(roll_out_conflist(flags.clone(), readiness, cancel.clone()));
+
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let ended = tokio::select! {
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+        ended = servers.join_next() => ended,
+    };
+    cancel.cancel();
+    if let Some(ended) = ended {
+        ended.context("a server ended")?.context("a server ended")?;
+    }
+    tracing::info!("kube-ovn-daemon ends; pods keep their network");
+    let finish = async { while servers.join_next().await.is_some() {} };
+    if tokio::time::timeout(GRACE, finish).await.is_err() {
+        tracing::warn!("calls were still in flight; the runtime repeats them");
+    }
+    Ok(())
+}
+
+/// Hands on what the kernel reports; subscribes again when a socket dies.
+async fn monitor(host: HostNet, changes: broadcast::Sender<Change>) {
+    loop {
+        match host.monitor().await {
+            Ok(mut monitor) => {
+                // What happened while nobody listened.
+                let _ = changes.send(Change::Lost);
+                while let Some(change) = monitor.next().await {
+                    // Nobody listens at shutdown.
+                    let _ = changes.send(change);
+                }
+                tracing::warn!("the kernel's reports ended; subscribing again");
+            }
+            Err(error) => tracing::warn!(error = %error, "the kernel's reports can't be had; trying again"),
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// The conflist tells kubelet that the node's network is ready, so it comes
+/// last; a changed one replaces its predecessor.
+async fn roll_out_conflist(flags: Arc<Flags>, readiness: Readiness, cancel: CancellationToken) {
+    tokio::select! {
+        () = cancel.cancelled() => return,
+        () = readiness.ready() => {}
+    }
+    loop {
+        let installed =
+            install::conflist::content(&flags.cni_conf_file, &flags.bind_socket).and_then(|content| {
+                install::conflist::install(&flags.cni_conf_dir, &flags.cni_conf_name, &content)
+            });
+        match installed {
+            Ok(outcome) => {
+                tracing::info!(?outcome, name = flags.cni_conf_name, "the network configuration is in place");
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(error = %error, "the network configuration can't be installed; trying again")
+            }
+        }
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(Duration::from_secs(10)) => {}
+        }
+    }
+}
+
+/// `--install-cni-config`, run by an init container: plugins next to this
+/// executable go to the node's plugin folder, forwarding is turned on. The
+/// network configuration itself follows when the agent can serve.
+///
+/// # Errors
+/// When a plugin can't be installed or a setting is refused.
+pub fn prepare_node(flags: &Flags) -> anyhow::Result<()> {
+    let executable = std::env::current_exe().context("where this executable is")?;
+    let source = executable.parent().context("this executable has no folder")?;
+    let pod_ips = flags.env.pod_ips.as_deref().or(flags.env.pod_ip.as_deref()).unwrap_or_default();
+    let done = install::prepare_node(source, Path::new(install::PLUGIN_FOLDER), pod_ips)
+        .with_context(|| format!("install plugins from {}", source.display()))?;
+    for line in done {
+        tracing::info!("{line}");
+    }
+    Ok(())
+}

@@ -1,0 +1,314 @@
+//! ADD, DEL, CHECK and GC against a real ovs-vswitchd and real namespaces.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use cni::api::{Attachment, CheckRequest, ExpectedState, GcRequest};
+use daemon::kube::{Fact, PodFacts};
+use daemon::netlink::Netlink;
+use daemon::plug::lost::Suspects;
+use daemon::plug::{Stage, names};
+use support::{MTU, Node, addresses, answers, new_namespace, request, routed_pod};
+
+fn host_nic(request: &cni::api::CniRequest) -> String {
+    names::host_nic(&request.container_id, &request.if_name)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn add_gives_a_pod_everything_and_del_takes_it_away() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let (pod, namespace) = (routed_pod(1), new_namespace());
+    node.route_pod(&pod);
+    let request = request(&pod, &namespace, 1);
+    let answer = node.plugger.add(&request).await.unwrap();
+
+    assert_eq!(answer.nicname, "eth0");
+    assert_eq!(answer.mac_address, "0a:58:0a:10:00:0b");
+    assert_eq!(answer.mtu, i64::from(MTU));
+    assert_eq!(answer.ips.iter().map(|ip| ip.ip.as_str()).collect::<Vec<_>>(), ["10.16.0.11", "fd00::11"]);
+    assert_eq!(answer.ips[0].gateway, "10.16.0.1");
+    let routes: BTreeSet<(&str, &str)> =
+        answer.routes.iter().map(|r| (r.dst.as_str(), r.gw.as_str())).collect();
+    assert_eq!(
+        routes,
+        BTreeSet::from([("", "10.16.0.1"), ("", "fd00::1"), ("10.16.0.0/16", ""), ("fd00::/112", "")])
+    );
+
+    assert_eq!(addresses(&namespace, "eth0").await, ["10.16.0.11/16", "fd00::11/112"]);
+    let interface = node.interface(&host_nic(&request)).unwrap();
+    for (key, value) in [
+        ("iface-id", "pod-1.web"),
+        ("vendor", "kube-ovn"),
+        ("pod_name", "pod-1"),
+        ("pod_namespace", "web"),
+        ("pod_netns", request.net_ns.as_str()),
+        ("ip", "10.16.0.11,fd00::11"),
+        ("pod_uid", "uid-1"),
+        ("container_id", request.container_id.as_str()),
+        ("ifname", "eth0"),
+    ] {
+        assert_eq!(interface.external_id(key), Some(value), "{key}");
+    }
+    // Both directions pass, in both families, with offloads as the datapath needs them.
+    assert!(answers(&namespace, "eth0", "10.16.0.1").await);
+    assert!(answers(&node.gateway, "gw", "10.16.0.11").await);
+    assert!(answers(&node.gateway, "gw", "fd00::11").await);
+    assert!(!node.host.ethtool.tx_checksum(&host_nic(&request)).unwrap());
+    let inside = namespace.run(|| daemon::sys::EthtoolSocket::open().unwrap().tx_checksum("eth0").unwrap());
+    assert!(!inside.unwrap());
+
+    let check = CheckRequest {
+        request: request.clone(),
+        expected: ExpectedState {
+            mac_address: answer.mac_address.clone(),
+            addresses: vec!["10.16.0.11/16".into(), "fd00::11/112".into()],
+            routes: answer.routes.clone(),
+        },
+    };
+    node.plugger.check(&check).await.unwrap();
+
+    node.plugger.del(&request).await.unwrap();
+    assert!(node.plugger.check(&check).await.is_err());
+    assert!(node.pod_ports().is_empty() && node.pod_links().await.is_empty());
+    assert!(addresses(&namespace, "eth0").await.is_empty());
+    // Again, and once more without any of pod, namespace, provider.
+    node.plugger.del(&request).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeated_add_converges() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let (pod, namespace) = (routed_pod(2), new_namespace());
+    node.route_pod(&pod);
+    let request = request(&pod, &namespace, 1);
+    let first = node.plugger.add(&request).await.unwrap();
+    let uuid = node.interface(&host_nic(&request)).unwrap().uuid();
+    // Someone meddles with the pod's side meanwhile.
+    let inside = Netlink::in_namespace(&namespace).await.unwrap();
+    let link = inside.require_link("eth0").await.unwrap();
+    inside.delete_address(link.index, "10.16.0.12/16".parse().unwrap()).await.unwrap();
+    inside.add_address(link.index, "10.99.0.1/24".parse().unwrap(), true).await.unwrap();
+    let second = node.plugger.add(&request).await.unwrap();
+    assert_eq!(first.ips, second.ips);
+    assert_eq!(addresses(&namespace, "eth0").await, ["10.16.0.12/16", "fd00::12/112"]);
+    assert_eq!(node.interface(&host_nic(&request)).unwrap().uuid(), uuid);
+    assert_eq!(node.pod_ports().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_add_that_fails_leaves_nothing() {
+    let mut node = Node::start().await;
+    let (pod, namespace) = (routed_pod(3), new_namespace());
+    node.route_pod(&pod);
+    let request = request(&pod, &namespace, 1);
+    // Nobody plays ovn-controller.
+    let plugger = std::sync::Arc::get_mut(&mut node.plugger).unwrap();
+    plugger.patience.installed = Duration::from_millis(300);
+    let error = node.plugger.add(&request).await.unwrap_err();
+    assert_eq!(error.stage, Stage::ConfigureNic);
+    assert!(error.message.contains("not ready"), "{error}");
+    assert!(node.pod_ports().is_empty() && node.pod_links().await.is_empty());
+    assert!(addresses(&namespace, "eth0").await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interface_of_another_plugin_is_not_touched() {
+    let node = Node::start().await;
+    let (pod, namespace) = (routed_pod(4), new_namespace());
+    node.route_pod(&pod);
+    let inside = Netlink::in_namespace(&namespace).await.unwrap();
+    let veth = daemon::netlink::Veth {
+        name: "eth0",
+        peer: "other",
+        peer_mac: None,
+        peer_namespace: None,
+        mtu: None,
+    };
+    inside.add_veth(&veth).await.unwrap();
+    let error = node.plugger.add(&request(&pod, &namespace, 1)).await.unwrap_err();
+    assert_eq!(error.code, 7, "{error}");
+    assert!(inside.link("eth0").await.unwrap().is_some());
+    assert!(node.pod_ports().is_empty() && node.pod_links().await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn add_waits_for_the_controller() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let (pod, namespace) = (routed_pod(5), new_namespace());
+    let request = request(&pod, &namespace, 1);
+    let plugger = node.plugger.clone();
+    let call = request.clone();
+    let add = tokio::spawn(async move { plugger.add(&call).await });
+    // Known, then allocated, then routed: each wakes the waiting ADD.
+    let mut bare = pod.clone();
+    bare.annotations.clear();
+    node.route_pod(&bare);
+    tokio::task::yield_now().await;
+    let mut allocated = pod.clone();
+    allocated.annotations.remove(crds::keys::ROUTED);
+    node.route_pod(&allocated);
+    tokio::task::yield_now().await;
+    assert!(!add.is_finished());
+    node.route_pod(&pod);
+    add.await.unwrap().unwrap();
+    assert_eq!(node.pod_ports(), [host_nic(&request)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_vanishes_ends_the_wait() {
+    let node = Node::start().await;
+    let (mut pod, namespace) = (routed_pod(6), new_namespace());
+    let request = request(&pod, &namespace, 1);
+    pod.annotations.clear();
+    node.route_pod(&pod);
+    let plugger = node.plugger.clone();
+    let add = tokio::spawn(async move { plugger.add(&request).await });
+    let pods = &node.plugger.cluster.pods;
+    // The ADD has looked once its receiver is there.
+    while pods.subscribers() == 0 {
+        tokio::task::yield_now().await;
+    }
+    pods.put(PodFacts::key(&pod.namespace, &pod.name), None);
+    let error = add.await.unwrap().unwrap_err();
+    assert!(matches!(error.stage, Stage::GetPod), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn del_needs_neither_pod_nor_namespace() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    for (n, forget_netns) in [(7, false), (8, true)] {
+        let (pod, namespace) = (routed_pod(n), new_namespace());
+        node.route_pod(&pod);
+        let mut request = request(&pod, &namespace, 1);
+        node.plugger.add(&request).await.unwrap();
+        node.plugger.cluster.pods.put(PodFacts::key(&pod.namespace, &pod.name), None);
+        if forget_netns {
+            request.net_ns.clear();
+        }
+        drop(namespace);
+        request.pod_name.clear();
+        request.pod_namespace.clear();
+        node.plugger.del(&request).await.unwrap();
+        assert!(node.pod_ports().is_empty() && node.pod_links().await.is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_del_does_not_hurt_the_newer_sandbox() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let pod = routed_pod(9);
+    node.route_pod(&pod);
+    let (old_namespace, new_namespace) = (new_namespace(), new_namespace());
+    let old = request(&pod, &old_namespace, 1);
+    let new = request(&pod, &new_namespace, 2);
+    // A plain learning switch, unlike OVN, is confused by two owners of a MAC.
+    node.without_gateway_check();
+    node.plugger.add(&old).await.unwrap();
+    node.plugger.add(&new).await.unwrap();
+    // Only the newest sandbox owns the logical port.
+    assert_eq!(node.interface(&host_nic(&old)).unwrap().external_id("iface-id"), None);
+    assert_eq!(node.interface(&host_nic(&new)).unwrap().external_id("iface-id"), Some("pod-9.web"));
+    node.plugger.del(&old).await.unwrap();
+    assert_eq!(node.pod_ports(), [host_nic(&new)]);
+    assert!(answers(&new_namespace, "eth0", "10.16.0.1").await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thirty_at_once_all_succeed() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let pods: Vec<_> = (0..30).map(|n| (routed_pod(n), new_namespace())).collect();
+    let mut calls = tokio::task::JoinSet::new();
+    for (pod, namespace) in &pods {
+        node.route_pod(pod);
+        let (plugger, request) = (node.plugger.clone(), request(pod, namespace, 1));
+        calls.spawn(async move { plugger.add(&request).await });
+    }
+    while let Some(result) = calls.join_next().await {
+        result.unwrap().unwrap();
+    }
+    assert_eq!(node.pod_ports().len(), 30);
+    let mut calls = tokio::task::JoinSet::new();
+    for (pod, namespace) in &pods {
+        let (plugger, request) = (node.plugger.clone(), request(pod, namespace, 1));
+        calls.spawn(async move { plugger.del(&request).await });
+    }
+    while let Some(result) = calls.join_next().await {
+        result.unwrap().unwrap();
+    }
+    assert!(node.pod_ports().is_empty() && node.pod_links().await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gc_removes_what_the_runtime_does_not_know() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let pods: Vec<_> = (10..13).map(|n| (routed_pod(n), new_namespace())).collect();
+    let requests: Vec<_> = pods.iter().map(|(pod, namespace)| request(pod, namespace, 1)).collect();
+    for ((pod, _), request) in pods.iter().zip(&requests) {
+        node.route_pod(pod);
+        node.plugger.add(request).await.unwrap();
+    }
+    let attachment = |request: &cni::api::CniRequest| Attachment {
+        container_id: request.container_id.clone(),
+        if_name: request.if_name.clone(),
+    };
+    let gc = GcRequest {
+        network: "kube-ovn".into(),
+        cni_type: "kube-ovn".into(),
+        provider: "ovn".into(),
+        valid_attachments: vec![attachment(&requests[1])],
+    };
+    // Another network's list says nothing about this one's ports.
+    let other = GcRequest { network: "other".into(), valid_attachments: Vec::new(), ..gc.clone() };
+    node.plugger.gc(&other).await.unwrap();
+    assert_eq!(node.pod_ports().len(), 3);
+    node.plugger.gc(&gc).await.unwrap();
+    assert_eq!(node.pod_ports(), [host_nic(&requests[1])]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interface_whose_sandbox_died_is_cleaned_up() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let (dead, alive) = ((routed_pod(14), new_namespace()), (routed_pod(15), new_namespace()));
+    for (pod, namespace) in [&dead, &alive] {
+        node.route_pod(pod);
+        node.plugger.add(&request(pod, namespace, 1)).await.unwrap();
+    }
+    let (gone, kept) = (host_nic(&request(&dead.0, &dead.1, 1)), host_nic(&request(&alive.0, &alive.1, 1)));
+    let mut suspects = Suspects::default();
+    assert_eq!(node.plugger.clean_lost(&mut suspects).await, (vec![], false));
+    // The sandbox dies: its namespace goes, and the veth with it.
+    node.host.netlink.delete_link(&gone).await.unwrap();
+    assert_eq!(node.plugger.clean_lost(&mut suspects).await, (vec![], true));
+    assert_eq!(node.plugger.clean_lost(&mut suspects).await, (vec![gone], false));
+    assert_eq!(node.pod_ports(), [kept]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rates_are_in_the_switch_and_go_with_the_port() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let (mut pod, namespace) = (routed_pod(16), new_namespace());
+    for (key, value) in [("ingress_rate", "2"), ("egress_rate", "3")] {
+        pod.annotations.insert(crds::keys::pod_key("ovn", key), value.into());
+    }
+    node.route_pod(&pod);
+    let request = request(&pod, &namespace, 1);
+    node.plugger.add(&request).await.unwrap();
+    let interface = node.interface(&host_nic(&request)).unwrap();
+    assert_eq!(interface.column("ingress_policing_rate").and_then(ovsdb::Value::as_i64), Some(3000));
+    let qos =
+        node.ovs.view().port(&host_nic(&request)).unwrap().get("qos").unwrap().set_uuids().next().unwrap();
+    assert_eq!(node.ovs.view().queues_of(&qos).len(), 1);
+    node.plugger.del(&request).await.unwrap();
+    assert!(node.ovs.view().queues_of(&qos).is_empty());
+}
