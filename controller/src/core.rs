@@ -222,11 +222,17 @@ impl Core {
     }
 
     /// Nothing is left to do: no difference to the database, nothing in flight, and
-    /// if we lead, no object left to look at.
+    /// if we lead, no object left to look at; no count of addresses that is due later.
     pub fn quiet(&self) -> bool {
         let (groups, _, flights, _) = self.commit.backlog();
         let (dirty, writes, _) = self.publish.backlog();
-        self.started && groups == 0 && flights == 0 && (dirty == 0 || !self.leading) && writes == 0
+        let idle = groups == 0 && flights == 0 && (dirty == 0 || !self.leading) && writes == 0;
+        self.started && idle && self.world.usage_settled()
+    }
+
+    /// The database's content as we know it, once loaded.
+    pub fn replica(&self) -> Option<&ovsdb::Replica> {
+        self.commit.replica()
     }
 
     /// Numbers for metrics.

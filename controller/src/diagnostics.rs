@@ -23,7 +23,7 @@
 //!   `params.result` is one change `{seq, unix_ms, change, …}`; `unsubscribe_changes [id]` ends
 //!   it. A subscriber that is too slow loses changes and gets `{"change": "lagged", "missed": n}`.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -47,6 +47,8 @@ use crate::kube_io::resource::Resource;
 const LINE_LIMIT: u64 = 1 << 20;
 /// Messages that may wait for one slow client.
 const BUFFER: usize = 1_024;
+/// Pause between attempts to bind.
+const RETRY: std::time::Duration = std::time::Duration::from_secs(2);
 /// JSON-RPC's codes.
 const PARSE_ERROR: i32 = -32_700;
 const INVALID_PARAMS: i32 = -32_602;
@@ -168,6 +170,35 @@ pub async fn bind(path: &Path) -> Result<UnixListener, String> {
         wrong("place", &error)
     })?;
     Ok(listener)
+}
+
+/// Binds the socket, serves it until `stop`, and removes it. A process that still
+/// answers there (the one we replace) is waited for; whatever else is wrong is said
+/// once and tried again: the network must not depend on somebody being able to look
+/// at it.
+pub async fn run(path: &Path, methods: Methods, stop: CancellationToken) {
+    let mut said = String::new();
+    let listener = loop {
+        match bind(path).await {
+            Ok(listener) => break listener,
+            Err(problem) if problem != said => {
+                warn!(problem, "no diagnostics for now");
+                said = problem;
+            }
+            Err(_) => {}
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(RETRY) => {}
+        }
+    };
+    let inode = || std::fs::metadata(path).map(|meta| meta.ino()).ok();
+    let ours = inode();
+    serve(listener, methods, stop).await;
+    // A successor may have put its own socket there already.
+    if ours.is_some() && inode() == ours {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 /// Serves connections until `stop`.

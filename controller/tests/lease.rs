@@ -1,4 +1,5 @@
 //! The election against an API server in memory, with paused time.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fake;
 

@@ -1,6 +1,7 @@
 //! The whole binary against an API server in memory (over TCP) and a real
 //! ovsdb-server: pods get their network, a restart writes nothing, signals and lost
 //! leaderships end it in order.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fake;
 mod rig;
@@ -33,10 +34,6 @@ async fn pods_get_their_network_and_a_restart_writes_nothing() {
     let explained =
         controller.call("explain", json!({"kind": "Pod", "namespace": "shop", "name": "web-1"})).await;
     assert!(explained.to_string().contains("web-1.shop"), "{explained}");
-    // Counts of addresses follow at intervals.
-    let using =
-        || rig.api.get("/apis/kubeovn.io/v1/subnets/ovn-default").unwrap()["status"]["v4usingIPs"].clone();
-    eventually("usage is counted", async || using() == 1).await;
     controller.quiet().await;
 
     // SIGTERM: the Lease is released, the exit is clean.

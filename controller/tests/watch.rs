@@ -1,5 +1,6 @@
 //! Watches against an API server in memory, with paused time: what is lost, mute,
 //! missing, bad or refused on the way must not be lost, mute or missing here.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fake;
 
@@ -226,6 +227,21 @@ async fn a_kind_that_is_needed_is_never_taken_for_empty() {
     rig.api.compact();
     rig.silent_for(Duration::from_secs(120)).await;
     assert_eq!(rig.status(Kind::Subnet).objects, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_role_of_an_older_kube_ovn_does_not_stop_the_rest() {
+    let kind = Kind::Other("bgp-confs");
+    let api = FakeApi::new();
+    api.faults(Faults { forbid: Some("/bgp-confs".to_owned()), ..Faults::default() });
+    let mut rig = Rig::start(api, &[kind]);
+    assert!(listed(rig.next().await).is_empty());
+    assert!(rig.status(kind).loaded && rig.status(kind).problem.unwrap().contains("ClusterRole"));
+    rig.silent_for(Duration::from_secs(300)).await;
+    rig.api.create("/apis/kubeovn.io/v1/bgp-confs", json!({"metadata": {"name": "b"}}));
+    rig.api.faults(Faults::default());
+    assert_eq!(listed(rig.next().await), names(&["b"]));
+    assert!(rig.status(kind).problem.is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@
 //! warnings they deserve) and, from [`settings`], the validated
 //! [`settings::Settings`] that everything else is started with.
 
+mod addresses;
 pub mod settings;
 pub mod table;
 

@@ -4,7 +4,7 @@
 //! Flows in: [`Settings`] and signals. Flows out: an [`Exit`] code.
 
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -46,7 +46,10 @@ const POD_TIMEOUT: Duration = Duration::from_secs(5);
 pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, String> {
     let config = load_config(settings.kubeconfig.as_deref()).await?;
     info!(api = %config.cluster_url, database = settings.nb_endpoints, "starting");
-    let latency: Arc<std::sync::OnceLock<Arc<Metrics>>> = Arc::default();
+    if let Some(proxy) = &config.proxy_url {
+        warn!(%proxy, "proxies are not used, the API server is reached directly; remove proxy-url or HTTPS_PROXY");
+    }
+    let latency: Arc<OnceLock<Arc<Metrics>>> = Arc::default();
     let api = Api::connect(&config)
         .map_err(|error| {
             format!("API server: {}; check the credentials", crate::kube_io::client::chain(&error))
@@ -54,6 +57,8 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
         .observed(latency.clone());
     let nb_options = nb_io::options(&settings)?;
 
+    let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
     let stop = CancellationToken::new();
     let shared = Shared::default();
     let changes = Changes::default();
@@ -77,7 +82,7 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
         listeners.iter().filter_map(|listener| listener.local_addr().ok()).map(|at| at.to_string()).collect();
     tokio::spawn(health::serve(listeners, health.clone(), servers_stop.clone()));
 
-    let identity = identity(&api, &settings).await;
+    let identity: Arc<OnceLock<String>> = Arc::default();
     let authority = Authority::default();
     let (queries_out, queries) = mpsc::channel(64);
     let view = Arc::new(Diagnostics {
@@ -89,14 +94,11 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
         changes: changes.clone(),
         queries: queries_out,
     });
-    match diagnostics::bind(&settings.diagnostics_socket).await {
-        Ok(listener) => {
-            let methods = diagnostics::module(view).map_err(|error| error.to_string())?;
-            tokio::spawn(diagnostics::serve(listener, methods, servers_stop.clone()));
-        }
-        // The network must not depend on somebody being able to look at it.
-        Err(problem) => warn!(problem, "diagnostics are off"),
-    }
+    let methods = diagnostics::module(view).map_err(|error| error.to_string())?;
+    let diagnostics = tokio::spawn({
+        let (path, stop) = (settings.diagnostics_socket.clone(), servers_stop.clone());
+        async move { diagnostics::run(&path, methods, stop).await }
+    });
 
     let (session, database) = Session::connect(nb_options);
     let (replies_out, replies) = mpsc::unbounded_channel();
@@ -109,16 +111,17 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
     let (leadership_out, leadership) = mpsc::channel(4);
     let election_stop = CancellationToken::new();
     let election = tokio::spawn({
-        let candidate = Candidate {
-            api: api.clone(),
-            namespace: settings.namespace.clone(),
-            identity,
-            timing: settings.lease,
-            authority,
-        };
         let (stop, metrics) = (election_stop.clone(), metrics.clone());
+        let (api, namespace, timing) = (api.clone(), settings.namespace.clone(), settings.lease);
+        let (name, uid) = (settings.pod_name.clone(), settings.pod_uid.clone());
         async move {
-            lease::run(candidate, stop, leadership_out, move |holder| metrics.lease_holder(holder)).await
+            let found = tokio::select! {
+                () = stop.cancelled() => return,
+                found = find_identity(&api, &namespace, &name, uid) => found,
+            };
+            let _ = identity.set(found.clone());
+            let candidate = Candidate { api, namespace, identity: found, timing, authority };
+            lease::run(candidate, stop, leadership_out, move |holder| metrics.lease_holder(holder)).await;
         }
     });
 
@@ -129,8 +132,6 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
     let engine_stop = stop.clone();
     let mut engine = tokio::task::spawn_blocking(move || runtime.block_on(engine.run(sources, engine_stop)));
 
-    let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
     let exit = tokio::select! {
         result = &mut engine => result,
         _ = terminate.recv() => { info!("told to stop"); stop.cancel(); (&mut engine).await }
@@ -144,7 +145,7 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
         warn!("the election did not end in time");
     }
     servers_stop.cancel();
-    let _ = std::fs::remove_file(&settings.diagnostics_socket);
+    let _ = tokio::time::timeout(Duration::from_secs(1), diagnostics).await;
     Ok(match exit {
         Exit::Stopped => {
             info!("stopped");
@@ -167,7 +168,10 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
 
 /// Name of this candidate: the pod's name and UID, so that a restarted container
 /// of the same pod takes its Lease back at once and nobody else does.
-async fn identity(api: &Api, settings: &Settings) -> String {
+///
+/// Without the UID in the environment the API server is asked until it answers,
+/// since nothing could be led without it anyway.
+async fn find_identity(api: &Api, namespace: &str, name: &str, uid: Option<String>) -> String {
     #[derive(Deserialize)]
     struct Pod {
         metadata: Metadata,
@@ -176,27 +180,35 @@ async fn identity(api: &Api, settings: &Settings) -> String {
     struct Metadata {
         uid: String,
     }
-    let uid = match &settings.pod_uid {
-        Some(uid) => Some(uid.clone()),
-        None => {
-            let path = format!("/api/v1/namespaces/{}/pods/{}", settings.namespace, settings.pod_name);
-            match api.get(&path, POD_TIMEOUT).await {
-                Ok(body) => serde_json::from_slice::<Pod>(&body).ok().map(|pod| pod.metadata.uid),
-                Err(error) => {
-                    info!(%error, "own pod not found, so a restart waits for the Lease; set POD_UID from metadata.uid");
-                    None
-                }
+    if let Some(uid) = uid {
+        return format!("{name}_{uid}");
+    }
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+    loop {
+        let problem = match api.get(&path, POD_TIMEOUT).await {
+            Ok(body) => match serde_json::from_slice::<Pod>(&body) {
+                Ok(pod) => return format!("{name}_{}", pod.metadata.uid),
+                Err(error) => error.to_string(),
+            },
+            Err(error) if error.code().is_some_and(|code| code < 500 && code != 429) => error.to_string(),
+            Err(_) => {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                continue;
             }
-        }
-    };
-    let uid = uid.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
-    format!("{}_{uid}", settings.pod_name)
+        };
+        info!(
+            problem,
+            "own pod not found, so a restart waits for the Lease to expire; set POD_UID from metadata.uid"
+        );
+        return format!("{name}_{}", uuid::Uuid::new_v4());
+    }
 }
 
 /// What diagnostics look at.
 struct Diagnostics {
     started: Instant,
-    identity: String,
+    /// Known once the election has begun.
+    identity: Arc<OnceLock<String>>,
     version: String,
     /// Addresses of probes and metrics.
     listening: Vec<String>,
@@ -246,7 +258,7 @@ impl diagnostics::Source for Diagnostics {
             let database = self.health.shared.database();
             Some(json!({
                 "version": self.version,
-                "identity": self.identity,
+                "identity": self.identity.get(),
                 "listening": self.listening,
                 "uptime_s": self.started.elapsed().as_secs_f64(),
                 "ready": self.health.unready().is_empty(),

@@ -40,7 +40,7 @@ use crate::kube_io::client::Api;
 use crate::kube_io::resource::Resource;
 use crate::objects::Meta;
 
-/// How long the server serves one watch request.
+/// How long the server serves one watch request at most.
 pub const WINDOW: Duration = Duration::from_secs(30);
 /// How long after its window a watch may still be open.
 pub const WINDOW_GRACE: Duration = Duration::from_secs(3);
@@ -51,7 +51,7 @@ pub struct WatchStatus {
     /// Everything was listed at least once (or the kind is not installed and need
     /// not be).
     pub loaded: bool,
-    /// The kind is not installed.
+    /// The kind is not installed, or not ours to see (`problem` tells).
     pub absent: bool,
     /// The last proof that the connection works: a page, an event, a bookmark, or
     /// the end of a window.

@@ -40,6 +40,9 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::fro
 const ABSENT_PAUSE: Duration = Duration::from_secs(30);
 /// Watches that fail in a row before listing again.
 const WATCH_ATTEMPTS: u32 = 3;
+/// What to do about a refusal.
+const GRANT: &str =
+    "; grant get, list and watch to the controller's ClusterRole (deploy/ has the complete one)";
 /// A line longer than this is no event (etcd's limit for an object is 1.5 MiB).
 const LINE_LIMIT: usize = 32 << 20;
 
@@ -164,8 +167,8 @@ impl Watch {
             self.version = None;
             return Ok(BACKOFF.0);
         }
-        if error.is_not_found() && !required(kind) {
-            return self.absent().await.map(|()| ABSENT_PAUSE);
+        if !required(kind) && matches!(error.code(), Some(403 | 404)) {
+            return self.absent(&error).await.map(|()| ABSENT_PAUSE);
         }
         self.failures += 1;
         if self.version.is_some() && self.failures >= WATCH_ATTEMPTS {
@@ -194,23 +197,32 @@ impl Watch {
         Ok(pause.mul_f64(rand::random_range(0.5..1.0)))
     }
 
-    /// The kind is not installed, so it has no objects.
-    async fn absent(&mut self) -> Result<(), Closed> {
+    /// A kind that is not needed is not installed, or not ours to see: a role made
+    /// for an older Kube-OVN knows fewer kinds, and the API server says "forbidden" before it
+    /// would say "no such kind".
+    async fn absent(&mut self, error: &ApiError) -> Result<(), Closed> {
         let kind = self.resource.kind;
+        let forbidden = !error.is_not_found();
         if !self.announced_absent {
             self.announced_absent = true;
-            info!(kind = plural(kind), "kind is not installed, looking again later");
-            self.objects.clear();
-            self.checksum = 0;
+            if forbidden {
+                warn!(kind = plural(kind), %error, "not allowed to see this kind, its objects get no conditions");
+            } else {
+                info!(kind = plural(kind), "kind is not installed, looking again later");
+            }
             self.version = None;
-            self.send(Input::Listed(kind, Vec::new())).await?;
+            // With its kind an object is gone; without permission nothing new is known of it.
+            if !forbidden {
+                self.objects.clear();
+                self.checksum = 0;
+            }
+            self.send(Input::Listed(kind, self.objects.values().cloned().collect())).await?;
+            self.publish_content();
         }
         self.statuses.with(kind, |status| {
             status.loaded = true;
             status.absent = true;
-            status.objects = 0;
-            status.checksum = 0;
-            status.problem = None;
+            status.problem = forbidden.then(|| format!("{error}{GRANT}"));
             status.proof = Some(Instant::now());
         });
         Ok(())
@@ -267,6 +279,7 @@ impl Watch {
         self.statuses.with(kind, |status| {
             status.loaded = true;
             status.absent = false;
+            status.problem = None;
             status.lists += 1;
             status.version = version;
         });
@@ -290,17 +303,19 @@ impl Watch {
     /// Watches for one window.
     async fn follow(&mut self) -> Result<(), Stop> {
         let version = self.version.clone().unwrap_or_default();
+        // Spread, so that 28 watches do not start again in the same moment for ever.
+        let window = WINDOW.mul_f64(rand::random_range(0.7..=1.0));
         let path = format!(
             "{}?watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={}",
             self.resource.collection(),
             escape(&version),
-            WINDOW.as_secs()
+            window.as_secs()
         );
         let started = Instant::now();
         let body = self.api.stream(&path, HEAD_TIMEOUT).await?;
-        let deadline = Instant::now() + WINDOW + WINDOW_GRACE;
+        let deadline = Instant::now() + window + WINDOW_GRACE;
         match tokio::time::timeout_at(deadline, self.read(body)).await {
-            Err(_) => Err(ApiError::Timeout(WINDOW + WINDOW_GRACE).into()),
+            Err(_) => Err(ApiError::Timeout(window + WINDOW_GRACE).into()),
             Ok(Err(Stop::Window)) if started.elapsed() < Duration::from_secs(1) => {
                 // A server that ends watches at once (it is shutting down) must not be asked in a loop.
                 Err(ApiError::Transport("the watch was ended at once".to_owned()).into())

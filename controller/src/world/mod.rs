@@ -253,6 +253,11 @@ impl World {
         }
     }
 
+    /// The usage that units see is the current one.
+    pub fn usage_settled(&self) -> bool {
+        self.usage_stale.is_empty()
+    }
+
     fn usage_due(&self, now_ms: u64) -> u64 {
         self.usage_at_ms.map_or(now_ms, |at| at + USAGE_EVERY_MS)
     }
