@@ -93,11 +93,13 @@ impl Cache {
                 fs::rename(&draft, &path).with_context(|| format!("cannot move to {}", path.display()))?;
             }
         }
+        // The time of the last use: what is pruned is what nobody uses. A copied
+        // folder has its original's time, and a read-only cache is fine.
+        let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
         Ok(path)
     }
 
-    /// Removes all but the `keep` newest entries of a kind (by modification
-    /// time); for kinds whose entries are large and made often.
+    /// Removes all but the `keep` last used entries of a kind; for kinds whose entries are large and made often.
     pub fn prune(&self, kind: &str, keep: usize) -> Result<()> {
         let _lock = self.lock(kind)?;
         let Ok(folder) = fs::read_dir(self.root.join(kind)) else { return Ok(()) };

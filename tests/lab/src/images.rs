@@ -116,20 +116,29 @@ const CRATES: &[&str] = &["controller", "daemon", "cni", "cli"];
 /// Those programs, by the names that `deploy/README.md` asks for.
 const BINARIES: &[&str] = &["kube-ovn-controller", "kube-ovn-daemon", "kube-ovn", "weir"];
 
-/// The folder of the release programs.
-pub fn release_folder() -> PathBuf {
-    let set = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    set.unwrap_or_else(|| workspace_folder().join("target")).join("release")
+/// Which build of Weir's programs goes into the image: `release`, or what
+/// `WEIR_LAB_PROFILE` says (`dev`: quicker to build for those who work on it).
+fn profile() -> String {
+    std::env::var("WEIR_LAB_PROFILE").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "release".into())
 }
 
-/// Builds Weir's programs in release mode.
+/// The folder of Weir's programs.
+pub fn program_folder() -> PathBuf {
+    let set = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let profile = profile();
+    let folder = if profile == "dev" { "debug" } else { &profile };
+    set.unwrap_or_else(|| workspace_folder().join("target")).join(folder)
+}
+
+/// Builds Weir's programs.
 pub fn build_binaries() -> Result<()> {
-    step("build Weir's programs (release)", || {
+    let profile = profile();
+    step(&format!("build Weir's programs ({profile})"), || {
         let _heartbeat = Heartbeat::start(Duration::from_secs(20), |since| {
             format!("  still building Weir's programs ({:.0} s)", since.as_secs_f64())
         });
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-        let mut build = command(&cargo, ["build", "--quiet", "--release"]);
+        let mut build = command(&cargo, ["build", "--quiet", "--bins", "--profile", &profile]);
         for name in CRATES {
             build.args(["-p", name]);
         }
@@ -145,7 +154,7 @@ pub fn weir_archive(cache: &Cache, programs: &Programs, binaries: Binaries) -> R
     let deploy = workspace_folder().join("deploy");
     let mut files: Vec<(String, PathBuf)> = Vec::new();
     for name in BINARIES {
-        files.push(((*name).to_owned(), release_folder().join(name)));
+        files.push(((*name).to_owned(), program_folder().join(name)));
     }
     for name in ["portmap", "loopback"] {
         files.push((name.to_owned(), programs.cni.join(name)));
@@ -317,11 +326,11 @@ pub fn import_into(lab: &Lab, node: &Node, archives: &[PathBuf]) -> Result<()> {
     })
 }
 
-/// A hash of the release programs: tells whether what runs is what was built.
+/// A hash of the programs: tells whether what runs is what was built.
 pub fn programs_key() -> Result<String> {
     let mut key = Key::default();
     for name in BINARIES {
-        key = key.file(name, &release_folder().join(name))?;
+        key = key.file(name, &program_folder().join(name))?;
     }
     Ok(key.finish())
 }

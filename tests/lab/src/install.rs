@@ -36,7 +36,7 @@ pub fn manifests(lab: &Lab, options: &Options) -> Result<String> {
     let plan = &lab.plan;
     let api_server = socket(plan.primary(Net::Management, HOST_CONTROL), API_PORT);
     let db = plan.primary(Net::Management, master.host()).to_string();
-    let mut weir = command(&images::release_folder().join("weir").to_string_lossy(), ["manifests"]);
+    let mut weir = command(&images::program_folder().join("weir").to_string_lossy(), ["manifests"]);
     weir.args(["--image", images::WEIR, "--ovn-db-ips", &db, "--api-server", &api_server]);
     // The kernel here has no openvswitch, and eth0 must stay the kubelet's.
     weir.args(["--datapath", "netdev", "--iface", "eth1"]);
@@ -99,7 +99,8 @@ fn coredns(lab: &Lab) -> Result<String> {
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let addresses = lab.plan.family.select(SERVICE_DNS.0, SERVICE_DNS.1);
     let quoted: Vec<_> = addresses.iter().map(|address| format!("\"{address}\"")).collect();
-    Ok(text.replace("@DNS_ADDRESSES@", &quoted.join(", ")))
+    let first = quoted.first().cloned().unwrap_or_default();
+    Ok(text.replace("@DNS_ADDRESSES@", &quoted.join(", ")).replace("@DNS_ADDRESS@", &first))
 }
 
 /// Waits until our workloads are rolled out, nodes are Ready and names resolve.
