@@ -1,7 +1,7 @@
 //! The custom resource definitions as data.
 //!
 //! Every kind's schema, printer columns and subresources are Rust values built with
-//! a few words ([`text`], [`list`], [`object`], …); [`crate::yaml::all`] prints them
+//! a few words (`text`, `list`, `object`, …); [`crate::yaml::all`] prints them
 //! and `crds-gen` writes them into `deploy/crds/`. Tests hold the schemas and the
 //! Rust types against each other field by field, and the files against the data.
 //!
