@@ -204,7 +204,8 @@ impl HostLoop {
             let node = ObjectRef::node(&self.plugger.node, &self.plugger.node);
             self.plugger.recorder.record(node, EventType::Warning, "HostNetworkProblem", problem.clone());
         }
-        let well = problems.is_empty();
+        // What only a person can mend waits for the next change or verification.
+        let well = !report.retry;
         *told = problems;
         // Without ovn0 the routes are still to come.
         if inputs.join.is_some() {

@@ -39,8 +39,13 @@ impl Ns {
         run("ip", &all, None)
     }
 
+    /// The agent's programs; `WEIR_TEST_TOOLS_ROOT` takes those of another distribution, unpacked in that folder.
     fn tools(&self) -> Tools {
-        Tools::behind(["ip", "netns", "exec", &self.0])
+        let mut prefix: Vec<String> = ["ip", "netns", "exec", &self.0].map(String::from).into();
+        prefix.extend(
+            std::env::var("WEIR_TEST_TOOLS_ROOT").into_iter().flat_map(|root| ["chroot".into(), root]),
+        );
+        Tools::behind(prefix)
     }
 
     fn handle(&self) -> Namespace {

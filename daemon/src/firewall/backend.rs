@@ -58,7 +58,8 @@ impl Backend {
             for family in families {
                 let saved = match tools.run(&backend.program(*family, "save"), &[], None).await {
                     Ok(saved) => saved,
-                    Err(_) if backend == Self::Legacy => continue,
+                    // A kernel without IPv6 need not stop anybody.
+                    Err(_) if backend == Self::Legacy || *family == Family::V6 => continue,
                     Err(error) => return Err(error),
                 };
                 if has_hint(&saved) {

@@ -1,79 +1,8 @@
+use super::super::model::Tables;
 use super::super::ruleset::parse_rules;
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-
-/// A table as text: what `iptables-save` would print, and what a batch does to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Host(BTreeMap<String, Vec<String>>);
-
-impl Host {
-    pub(crate) fn new(rules: &[(&str, &str)]) -> Self {
-        let mut host = Self(BTreeMap::new());
-        for chain in ["PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"] {
-            host.0.insert(chain.into(), Vec::new());
-        }
-        for (chain, rule) in rules {
-            host.0.entry((*chain).into()).or_default().push((*rule).into());
-        }
-        host
-    }
-
-    fn saved(&self) -> Saved {
-        let mut text = String::from("*nat\n");
-        for chain in self.0.keys() {
-            text.push_str(&format!(":{chain} - [0:0]\n"));
-        }
-        for (chain, rules) in &self.0 {
-            for rule in rules {
-                text.push_str(&format!("-A {chain} {rule}\n"));
-            }
-        }
-        parse_rules(&format!("{text}COMMIT\n"))
-    }
-
-    fn apply(&mut self, changes: &[TableChange]) {
-        for line in changes.iter().flat_map(|change| &change.lines) {
-            if let Some(chain) = line.strip_prefix(':') {
-                let chain = chain.split(' ').next().unwrap();
-                self.0.insert(chain.to_owned(), Vec::new());
-                continue;
-            }
-            let (verb, rest) = line.split_once(' ').unwrap();
-            let (chain, rule) = rest.split_once(' ').unwrap_or((rest, ""));
-            let rules = self.0.get_mut(chain).expect("the chain exists");
-            match verb {
-                "-A" => rules.push(rule.into()),
-                "-D" => {
-                    let at = rules.iter().position(|present| present == rule).expect("the rule exists");
-                    rules.remove(at);
-                }
-                "-I" => {
-                    let (index, rule) = rule.split_once(' ').unwrap();
-                    rules.insert(index.parse::<usize>().unwrap() - 1, rule.into());
-                }
-                "-X" => {
-                    assert!(rules.is_empty());
-                    assert!(
-                        !self.0.values().flatten().any(|rule| rule.ends_with(&format!("-j {chain}"))),
-                        "in use"
-                    );
-                    self.0.remove(chain);
-                }
-                other => panic!("{other}"),
-            }
-        }
-    }
-
-    fn foreign(&self) -> Vec<(String, String)> {
-        let ours = |rule: &String| rule.contains("-j OVN-") || rule.contains("obsolete");
-        self.0
-            .iter()
-            .filter(|(chain, _)| !chain.starts_with("OVN-"))
-            .flat_map(|(chain, rules)| rules.iter().filter(|r| !ours(r)).map(|r| (chain.clone(), r.clone())))
-            .collect()
-    }
-}
 
 fn wanted() -> BTreeMap<Table, WantedTable> {
     let table = WantedTable {
@@ -96,9 +25,9 @@ fn wanted() -> BTreeMap<Table, WantedTable> {
 const PORTALS: &str = "-m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES";
 const OURS: &str = "-m comment --comment \"kube-ovn prerouting rules\" -j OVN-PREROUTING";
 
-fn settle(host: &mut Host) -> Vec<TableChange> {
+fn settle(host: &mut Tables) -> Vec<TableChange> {
     let changes = diff(&wanted(), &host.saved(), &Learned::default());
-    host.apply(&changes);
+    host.restore(&changes);
     changes
 }
 
@@ -115,39 +44,40 @@ fn an_empty_host() {
 
 #[test]
 fn a_jump_below_the_portals_is_put_just_before_them() {
-    let mut host = Host::new(&[
+    let mut host = Tables::with_nat(&[
         ("PREROUTING", "-j FIRST"),
         ("PREROUTING", PORTALS),
         ("PREROUTING", "-j LAST"),
         ("PREROUTING", OURS),
     ]);
     settle(&mut host);
-    assert_eq!(host.0["PREROUTING"], ["-j FIRST", OURS, PORTALS, "-j LAST"]);
+    assert_eq!(host.nat()["PREROUTING"], ["-j FIRST", OURS, PORTALS, "-j LAST"]);
     assert!(settle(&mut host).is_empty());
 }
 
 #[test]
 fn a_jump_anywhere_above_stays_there() {
-    let mut host = Host::new(&[("PREROUTING", "-j CILIUM"), ("PREROUTING", OURS), ("PREROUTING", PORTALS)]);
+    let mut host =
+        Tables::with_nat(&[("PREROUTING", "-j CILIUM"), ("PREROUTING", OURS), ("PREROUTING", PORTALS)]);
     settle(&mut host);
-    assert_eq!(host.0["PREROUTING"], ["-j CILIUM", OURS, PORTALS]);
+    assert_eq!(host.nat()["PREROUTING"], ["-j CILIUM", OURS, PORTALS]);
 }
 
 #[test]
 fn duplicates_become_one() {
-    let mut host = Host::new(&[
+    let mut host = Tables::with_nat(&[
         ("PREROUTING", "-j FIRST"),
         ("PREROUTING", OURS),
         ("PREROUTING", PORTALS),
         ("PREROUTING", OURS),
     ]);
     settle(&mut host);
-    assert_eq!(host.0["PREROUTING"], ["-j FIRST", OURS, PORTALS]);
+    assert_eq!(host.nat()["PREROUTING"], ["-j FIRST", OURS, PORTALS]);
 }
 
 #[test]
 fn what_an_older_agent_left_goes() {
-    let mut host = Host::new(&[
+    let mut host = Tables::with_nat(&[
         ("INPUT", "-j KUBE-FIREWALL"),
         ("INPUT", "-s obsolete -j ACCEPT"),
         ("INPUT", "-s obsolete -j ACCEPT"),
@@ -155,36 +85,36 @@ fn what_an_older_agent_left_goes() {
         ("OVN-TPROXY", "-j RETURN"),
     ]);
     settle(&mut host);
-    assert_eq!(host.0["INPUT"], ["-j KUBE-FIREWALL"]);
-    assert!(!host.0.contains_key("OVN-NAT-PSUBNET-abc"));
-    assert!(host.0.contains_key("OVN-TPROXY"), "chains of features that we don't have stay");
+    assert_eq!(host.nat()["INPUT"], ["-j KUBE-FIREWALL"]);
+    assert!(!host.nat().contains_key("OVN-NAT-PSUBNET-abc"));
+    assert!(host.nat().contains_key("OVN-TPROXY"), "chains of features that we don't have stay");
 }
 
 #[test]
 fn removal_leaves_only_what_others_made() {
-    let mut host = Host::new(&[("PREROUTING", "-j FIRST"), ("PREROUTING", PORTALS)]);
+    let mut host = Tables::with_nat(&[("PREROUTING", "-j FIRST"), ("PREROUTING", PORTALS)]);
     let before = host.clone();
     settle(&mut host);
     let nothing = WantedTable { retired: BTreeSet::from(["OVN-*".into()]), ..WantedTable::default() };
     let nothing = BTreeMap::from([(Table::Nat, nothing)]);
-    host.apply(&diff(&nothing, &host.saved(), &Learned::default()));
+    host.restore(&diff(&nothing, &host.saved(), &Learned::default()));
     assert_eq!(host, before);
 }
 
 #[test]
 fn another_notation_of_the_tool_is_learned() {
-    let mut host = Host::new(&[]);
+    let mut host = Tables::with_nat(&[]);
     let changes = settle(&mut host);
-    host.0.insert("OVN-MASQUERADE".into(), vec!["-j MASQUERADE --to-ports 0".into()]);
+    host.nat_mut().insert("OVN-MASQUERADE".into(), vec!["-j MASQUERADE --to-ports 0".into()]);
     assert_eq!(diff(&wanted(), &host.saved(), &Learned::default()).len(), 1);
     let mut learned = Learned::default();
     assert_eq!(learned.learn(&wanted(), &host.saved(), &changes), ["nat OVN-MASQUERADE"]);
     assert!(diff(&wanted(), &host.saved(), &learned).is_empty());
-    host.0.insert("OVN-MASQUERADE".into(), vec!["-j ACCEPT".into()]);
+    host.nat_mut().insert("OVN-MASQUERADE".into(), vec!["-j ACCEPT".into()]);
     assert_eq!(diff(&wanted(), &host.saved(), &learned).len(), 1, "tampering is still seen");
 }
 
-fn any_host() -> impl Strategy<Value = Host> {
+fn any_host() -> impl Strategy<Value = Tables> {
     let rule = prop::sample::select(vec![
         ("PREROUTING", OURS),
         ("PREROUTING", PORTALS),
@@ -198,7 +128,7 @@ fn any_host() -> impl Strategy<Value = Host> {
         ("OVN-NAT-PSUBNET-x", "-j RETURN"),
         ("KUBE-SERVICES", "-j RETURN"),
     ]);
-    prop::collection::vec(rule, 0..12).prop_map(|rules| Host::new(&rules))
+    prop::collection::vec(rule, 0..12).prop_map(|rules| Tables::with_nat(&rules))
 }
 
 proptest! {
@@ -208,7 +138,7 @@ proptest! {
         settle(&mut host);
         prop_assert_eq!(diff(&wanted(), &host.saved(), &Learned::default()), vec![]);
         prop_assert_eq!(host.foreign(), foreign);
-        let rules = &host.0["PREROUTING"];
+        let rules = &host.nat()["PREROUTING"];
         prop_assert_eq!(rules.iter().filter(|rule| *rule == OURS).count(), 1);
         let ours = rules.iter().position(|rule| rule == OURS).unwrap();
         let portals = rules.iter().position(|rule| rule == PORTALS).unwrap_or(usize::MAX);

@@ -1,3 +1,4 @@
+use super::super::model::restore_sets;
 use super::*;
 use proptest::prelude::*;
 
@@ -7,35 +8,6 @@ fn nets(entries: &[&str]) -> SetSpec {
 
 fn wanted(name: &str, spec: SetSpec) -> BTreeMap<String, SetSpec> {
     BTreeMap::from([(name.to_owned(), spec)])
-}
-
-/// What the tool does with a script, as far as ours use it.
-pub(crate) fn restore(sets: &mut SavedSets, script: &str) {
-    for line in script.lines() {
-        let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        match words.as_slice() {
-            ["create", name, ..] => {
-                assert!(!sets.ours.contains_key(*name), "{name} exists");
-                assert!(name.len() <= 31, "{name} is too long");
-                sets.ours.extend(parse_save(line).ours);
-            }
-            ["add", name, entry] => {
-                let set = sets.ours.get_mut(*name).expect("the set exists");
-                assert!(
-                    parse_save(line).ours[*name].entries.iter().all(|net| set.entries.insert(*net)),
-                    "{entry}"
-                );
-            }
-            ["swap", a, b] => {
-                let (old, new) = (sets.ours[*b].clone(), sets.ours[*a].clone());
-                assert_eq!((&old.kind, &old.family), (&new.kind, &new.family));
-                sets.ours.insert((*a).to_owned(), old);
-                sets.ours.insert((*b).to_owned(), new);
-            }
-            ["destroy", name] => assert!(sets.ours.remove(*name).is_some(), "{name} is missing"),
-            other => panic!("{other:?}"),
-        }
-    }
 }
 
 #[test]
@@ -73,7 +45,7 @@ fn a_missing_set_is_created_with_its_content() {
 fn a_different_set_is_swapped_and_leftovers_of_a_crash_go() {
     let mut saved = SavedSets::default();
     let first = plan_sets(&wanted("ovn40subnets", nets(&["10.16.0.0/16"])), &saved, |_| false);
-    restore(&mut saved, &first.before);
+    restore_sets(&mut saved, &first.before);
     saved.ours.insert("ovn4tsubnets".into(), SavedSet::default());
     saved.ours.insert("ovn4tother".into(), SavedSet::default());
     saved.ours.insert("ovn40natpr-x-src".into(), SavedSet::default());
@@ -92,7 +64,7 @@ fn a_different_set_is_swapped_and_leftovers_of_a_crash_go() {
 #[test]
 fn another_type_is_a_conflict_with_a_remedy() {
     let mut saved = SavedSets::default();
-    restore(&mut saved, "create ovn40subnets hash:ip family inet hashsize 1024 maxelem 1048576\n");
+    restore_sets(&mut saved, "create ovn40subnets hash:ip family inet hashsize 1024 maxelem 1048576\n");
     let plan = plan_sets(&wanted("ovn40subnets", nets(&[])), &saved, |_| false);
     assert!(plan.is_empty());
     assert!(plan.conflicts[0].to_string().contains("ipset destroy ovn40subnets"));
@@ -120,15 +92,15 @@ proptest! {
         let mut host = SavedSets::default();
         let retire = |name: &str| name.contains("natpr-");
         let plan = plan_sets(&first, &host, retire);
-        restore(&mut host, &plan.before);
+        restore_sets(&mut host, &plan.before);
         // The agent dies somewhere in the middle of the next script …
         let plan = plan_sets(&second, &host, retire);
         let part: Vec<&str> = plan.before.lines().take(crash).collect();
-        restore(&mut host, &part.join("\n"));
+        restore_sets(&mut host, &part.join("\n"));
         // … and starts again.
         let plan = plan_sets(&second, &host, retire);
-        restore(&mut host, &plan.before);
-        restore(&mut host, &plan.after);
+        restore_sets(&mut host, &plan.before);
+        restore_sets(&mut host, &plan.after);
         prop_assert!(plan_sets(&second, &host, retire).is_empty());
         prop_assert!(host.ours.keys().all(|name| !is_temporary(name)));
         for (name, spec) in &second {

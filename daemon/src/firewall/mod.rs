@@ -9,6 +9,8 @@ mod backend;
 mod command;
 mod diff;
 mod ipset;
+#[cfg(test)]
+pub(crate) mod model;
 mod ruleset;
 
 pub use backend::{Backend, legacy_tables_in_use};

@@ -20,8 +20,18 @@ pub struct Report {
     pub changes: HostChanges,
     /// What could not be made right, in words with a remedy; empty when all is well.
     pub problems: Vec<String>,
+    /// Something failed that may succeed soon. Without it, problems stand until somebody acts on them: the next pass
+    /// can wait for a change or the verification.
+    pub retry: bool,
     /// Chains that this host's iptables prints in another notation than ours (for the log, once).
     pub learned: Vec<String>,
+}
+
+impl Report {
+    fn failed(&mut self, error: &dyn std::error::Error) {
+        self.problems.push(error.to_string());
+        self.retry = true;
+    }
 }
 
 /// Keeps one host's gateway state. One instance per host; calls are made one after the other.
@@ -109,19 +119,19 @@ impl Gateway {
         if let Some(netlink) = &self.netlink {
             for route in &changes.routes_set {
                 if let Err(error) = netlink.replace_route(&route.to_netlink()).await {
-                    report.problems.push(error.to_string());
+                    report.failed(&error);
                 }
             }
             for route in &changes.delete {
                 if let Err(error) = netlink.delete_route(route).await {
-                    report.problems.push(error.to_string());
+                    report.failed(&error);
                 }
             }
         }
         if !self.other_cleaned {
             match self.clean_other().await {
                 Ok(()) => self.other_cleaned = true,
-                Err(error) => report.problems.push(error.to_string()),
+                Err(error) => report.failed(&error),
             }
         }
         report.changes = changes;
@@ -173,7 +183,7 @@ impl Gateway {
             return;
         }
         if let Err(error) = self.tools.run("ipset", &["restore"], Some(script)).await {
-            report.problems.push(error.to_string());
+            report.failed(&error);
         }
     }
 
@@ -189,7 +199,7 @@ impl Gateway {
             return;
         }
         if let Err(error) = self.restore(self.backend, family, &render(changes)).await {
-            report.problems.push(error.to_string());
+            report.failed(&error);
             return;
         }
         if changes.iter().all(|change| change.chains.is_empty()) {
@@ -200,7 +210,7 @@ impl Gateway {
                 let learned = self.learned.entry(family).or_default();
                 report.learned.extend(learned.learn(wanted, &parse_rules(&saved), changes));
             }
-            Err(error) => report.problems.push(error.to_string()),
+            Err(error) => report.failed(&error),
         }
     }
 
@@ -222,8 +232,8 @@ impl Gateway {
         for family in BOTH {
             let saved = match self.tools.run(&backend.program(family, "save"), &[], None).await {
                 Ok(saved) => parse_rules(&saved),
-                // A host without this kind has nothing of ours in it.
-                Err(_) if backend != self.backend => continue,
+                // A host without this kind, or without IPv6, has nothing of ours in it.
+                Err(_) if backend != self.backend || family == Family::V6 => continue,
                 Err(error) => return Err(error),
             };
             let changes = diff(&rules::unwanted(family), &saved, &Learned::default());

@@ -122,3 +122,7 @@ impl HostChanges {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;
