@@ -52,7 +52,7 @@ pub struct Outcome {
 }
 
 /// How many checks are asked at once: most of their time is waiting.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 8;
 
 /// Asks all checks, some at a time, and returns their outcomes in order.
 pub fn ask_all(checks: &[Check<'_>]) -> Vec<Outcome> {

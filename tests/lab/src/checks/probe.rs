@@ -62,7 +62,7 @@ pub fn url(address: IpAddr, port: u16, path: &str) -> String {
 /// Sends two echo requests; both must be answered.
 pub fn ping(lab: &Lab, from: &Source, to: IpAddr) -> Result<String> {
     let program = if to.is_ipv4() { "ping" } else { "ping -6" };
-    let output = from.shell(lab, &format!("{program} -c 2 -W 2 {to} 2>&1 || true"))?;
+    let output = from.shell(lab, &format!("{program} -c 2 -i 0.2 -W 2 {to} 2>&1 || true"))?;
     let summary = output.lines().find(|line| line.contains("packet loss")).unwrap_or(output.trim());
     ensure!(summary.contains(" 0% packet loss"), "{to}: {summary}");
     let times = output.lines().rev().find(|line| line.contains("min/avg/max")).unwrap_or_default();
@@ -116,18 +116,23 @@ pub fn outside(lab: &Lab, from: &Source, to: IpAddr) -> Result<IpAddr> {
     seen.parse().with_context(|| format!("{to}: saw {seen:?}"))
 }
 
-/// Whether a TCP connection can be made. A refusal and silence both mean no.
-pub fn connects(lab: &Lab, from: &Source, to: IpAddr, port: u16) -> Result<bool> {
+/// Those of `ports` to which a TCP connection can be made. A refusal and
+/// silence both mean no; all are tried at once.
+pub fn open_ports(lab: &Lab, from: &Source, to: IpAddr, ports: &[u16]) -> Result<Vec<u16>> {
     let attempt = match from {
-        Source::Pod(..) => format!("nc -w 2 {to} {port} -e true 2>/dev/null"),
-        _ => format!("timeout 2 bash -c 'exec 3<>/dev/tcp/{to}/{port}' 2>/dev/null"),
+        Source::Pod(..) => format!("nc -w 2 {to} $port -e true"),
+        _ => format!("timeout 2 bash -c \"exec 3<>/dev/tcp/{to}/$port\""),
     };
-    let output = from.shell(lab, &format!("if {attempt}; then echo open; else echo closed; fi"))?;
-    match output.trim() {
-        "open" => Ok(true),
-        "closed" => Ok(false),
-        other => bail!("unexpected answer {other:?}"),
-    }
+    let ports: Vec<_> = ports.iter().map(ToString::to_string).collect();
+    let ports = ports.join(" ");
+    let script =
+        format!("for port in {ports}; do ({attempt} 2>/dev/null && echo $port) & done; wait; echo end");
+    let output = from.shell(lab, &script)?;
+    ensure!(output.ends_with("end\n"), "unexpected answer {output:?}");
+    let open = output.lines().filter(|line| *line != "end");
+    let mut open: Vec<u16> = open.map(str::parse).collect::<Result<_, _>>()?;
+    open.sort_unstable();
+    Ok(open)
 }
 
 /// A pod as the API shows it.
