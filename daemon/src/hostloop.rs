@@ -114,10 +114,17 @@ impl HostLoop {
     ) -> bool {
         let sleep = tokio::time::sleep(pause);
         tokio::pin!(sleep);
+        let mut views = self.plugger.ovs.subscribe();
+        let known = last.as_ref().map(|inputs| inputs.other_node_addresses.clone());
+        let is_news = |view: &crate::ovs::View| {
+            known.as_ref().is_some_and(|known| !view.tunnel_peers().is_subset(known))
+        };
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return false,
                 () = &mut sleep => return true,
+                // Every ADD changes the database; only new tunnels matter here.
+                changed = views.wait_for(is_news) => { if changed.is_err() { return false } break }
                 changed = nodes.changed() => { if changed.is_err() { return false } break }
                 changed = subnets.changed() => { if changed.is_err() { return false } break }
                 changed = cidrs.changed() => { if changed.is_err() { return false } break }
@@ -164,7 +171,7 @@ impl HostLoop {
             cluster_router: &self.flags.cluster_router,
             node_switch: &self.flags.node_switch,
             join: self.join(node).await,
-            tunnel_peers: BTreeSet::new(),
+            tunnel_peers: self.plugger.ovs.view().tunnel_peers(),
             proxy_sets: gateway.proxy_sets().clone(),
             config: Config::default(),
         }))

@@ -53,6 +53,7 @@ impl Ovs {
                 [
                     "name",
                     "type",
+                    "options",
                     "external_ids",
                     "mac",
                     "mac_in_use",

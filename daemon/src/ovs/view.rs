@@ -1,6 +1,7 @@
 //! Reading the local OVS database.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ovsdb::{Replica, Row, Table, Uuid, Value};
@@ -145,6 +146,17 @@ impl View {
     /// All interfaces.
     pub fn interfaces(&self) -> impl Iterator<Item = Interface> {
         self.table("Interface").into_iter().flat_map(Table::rows).cloned().map(Interface)
+    }
+
+    /// Addresses at the other ends of tunnels: other nodes, by an address that
+    /// no Node object has when tunnels use a network of their own.
+    pub fn tunnel_peers(&self) -> BTreeSet<IpAddr> {
+        self.table("Interface")
+            .into_iter()
+            .flat_map(Table::rows)
+            .filter(|row| matches!(row.str("type"), Some("geneve" | "vxlan" | "stt")))
+            .filter_map(|row| row.map_get("options", "remote_ip")?.parse().ok())
+            .collect()
     }
 
     /// Names of a bridge's ports.
