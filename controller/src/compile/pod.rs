@@ -24,20 +24,19 @@ pub(super) fn compile(view: &dyn View, namespace: &Arc<str>, name: &Arc<str>) ->
     let Some(pod) = view.pod(namespace, name).filter(|pod| pod.wants_network) else { return facts };
     let object = ObjectRef::namespaced(Kind::Pod, namespace.clone(), name.clone());
     let machine = pod.owner.as_ref().filter(|(kind, _)| is_machine(kind)).map(|(_, machine)| machine);
-    let port = names::pod_port(machine.unwrap_or(name), namespace, keys::DEFAULT_PROVIDER);
     let lease = view.lease(&names::pod_port(name, namespace, keys::DEFAULT_PROVIDER));
     if let LeaseState::Refused(reason, message) = &lease {
         rows::warning(&mut facts, &object, &pod.uid, reason, message);
     }
-    let subnet = match &lease {
-        LeaseState::Held(lease) if machine.is_none() => {
-            view.subnet(&lease.subnet).filter(|s| s.supported).map(|subnet| (lease, subnet))
-        }
-        _ => None,
-    };
-    let Some((lease, subnet)) = subnet else {
-        // What a running pod has may be older than what refuses it now.
+    if let Some(machine) = machine {
+        let port = names::pod_port(machine, namespace, keys::DEFAULT_PROVIDER);
         facts.keeps.push(Keep::Row(RowKey::new(Table::LogicalSwitchPort, port)));
+        return facts;
+    }
+    let LeaseState::Held(lease) = &lease else { return facts };
+    let Some(subnet) = view.subnet(&lease.subnet).filter(|subnet| subnet.supported) else {
+        // The subnet is on its way back, or became one that this version lacks.
+        facts.keeps.push(Keep::Row(RowKey::new(Table::LogicalSwitchPort, &*lease.port)));
         return facts;
     };
     let placed = !pod.node.is_empty() && view.node(&pod.node).is_some();

@@ -129,22 +129,28 @@ impl World {
 
     pub(super) fn set_ip(&mut self, ip: Arc<Ip>) {
         let name = ip.meta.name.clone();
-        self.note_foreign(&name, belongs_elsewhere(&ip));
         self.ips.insert(name.clone(), ip);
         self.leases.queue(name);
     }
 
-    fn note_foreign(&mut self, name: &Arc<str>, foreign: bool) {
+    /// A port's row stays although no unit states it: its IP object belongs to a
+    /// feature of its own, or its pod runs with an address that can't be leased now
+    /// (its subnet is broken, or not one that this version serves).
+    fn reckon_kept(&mut self, port: &Arc<str>) {
+        let elsewhere = self.ips.get(port).is_some_and(|ip| belongs_elsewhere(ip));
+        let owner = self.leases.wanted.get(port).and_then(|owner| self.owner_meta(owner));
+        let told = owner.is_some_and(project::allocated);
+        let held = matches!(self.leases.state(&self.ipam, port), LeaseState::Held(_));
+        let kept = elsewhere || (told && !held);
         let changed =
-            if foreign { self.foreign_ports.insert(name.clone()) } else { self.foreign_ports.remove(name) };
+            if kept { self.foreign_ports.insert(port.clone()) } else { self.foreign_ports.remove(port) };
         if changed {
-            self.foreign_changes.push((name.clone(), foreign));
+            self.foreign_changes.push((port.clone(), kept));
         }
     }
 
     pub(super) fn remove_ip(&mut self, name: &Arc<str>) {
         self.ips.remove(name);
-        self.note_foreign(name, false);
         self.leases.queue(name.clone());
     }
 
@@ -155,6 +161,21 @@ impl World {
         if changed {
             self.leases.queue(name);
         }
+    }
+
+    /// A router port of the replica has this MAC address, or is gone: no port of its
+    /// switch may ask for the same (contract §3.3).
+    pub fn router_port_row(&mut self, name: &str, mac: Option<&str>) {
+        let config = self.config.clone();
+        let switches = [&config.node_switch, &config.default_ls];
+        let of = |switch: &&Arc<str>| names::router_port(&config.cluster_router, switch) == name;
+        let Some(switch) = switches.into_iter().find(of) else { return };
+        let mac = mac.and_then(mac::parse);
+        match mac {
+            Some(mac) => self.router_macs.insert(switch.clone(), mac),
+            None => self.router_macs.remove(switch),
+        };
+        self.ipam.set_router_mac(switch, mac);
     }
 
     /// Leases may be looked at: everything is loaded.
@@ -254,6 +275,7 @@ impl World {
             self.learn(&port, give);
             self.settle_port(&port, give, &mut exhausted);
             self.reckon_orphan(&port);
+            self.reckon_kept(&port);
         }
     }
 

@@ -89,15 +89,23 @@ fn a_pod_on_its_way_out_keeps_its_port_and_is_told_nothing() {
 }
 
 #[test]
-fn a_refused_pod_says_why_and_loses_nothing() {
+fn a_refused_pod_says_why() {
     let mut cluster = Cluster::worked_example(Families::V4);
     let refused = LeaseState::Refused("AcquireAddressFailed".into(), "subnet is full; do this".into());
     cluster.leases.insert("a-0.web".into(), refused);
     let facts = compile(&cluster, &pod());
-    assert_eq!((facts.rows.len(), facts.members.len(), facts.kube.len()), (0, 0, 0));
-    assert_eq!(facts.keeps, [Keep::Row(RowKey::new(Table::LogicalSwitchPort, "a-0.web"))]);
+    assert_eq!((facts.rows.len(), facts.members.len(), facts.kube.len(), facts.keeps.len()), (0, 0, 0, 0));
     assert_eq!(facts.events.len(), 1);
     assert!(facts.events[0].warning && &*facts.events[0].reason == "AcquireAddressFailed");
+}
+
+#[test]
+fn a_port_whose_subnet_is_gone_for_a_moment_stays() {
+    let mut cluster = Cluster::worked_example(Families::V4);
+    cluster.subnets.remove("ovn-default");
+    let facts = compile(&cluster, &pod());
+    assert!(facts.rows.is_empty());
+    assert_eq!(facts.keeps, [Keep::Row(RowKey::new(Table::LogicalSwitchPort, "a-0.web"))]);
 }
 
 #[test]
