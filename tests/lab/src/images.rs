@@ -111,8 +111,12 @@ pub enum Binaries {
     AsTheyAre,
 }
 
-/// Crates whose programs the image holds.
-const CRATES: &[&str] = &["controller", "daemon", "cni", "cli"];
+/// Crates whose programs the image holds, besides the CNI executable.
+const CRATES: &[&str] = &["controller", "daemon", "cli"];
+/// The CNI executable runs on the node's own system, whatever its libc, and is
+/// started for every pod: it is linked statically.
+const SHIM: &[&str] = &["rustc", "--quiet", "-p", "cni", "--bin", "kube-ovn"];
+const STATIC: &[&str] = &["--", "-C", "target-feature=+crt-static", "-C", "relocation-model=static"];
 /// Those programs, by the names that `deploy/README.md` asks for.
 const BINARIES: &[&str] = &["kube-ovn-controller", "kube-ovn-daemon", "kube-ovn", "weir"];
 
@@ -142,7 +146,10 @@ pub fn build_binaries() -> Result<()> {
         for name in CRATES {
             build.args(["-p", name]);
         }
-        check(build.current_dir(workspace_folder()))
+        check(build.current_dir(workspace_folder()))?;
+        let mut shim = command(&cargo, SHIM);
+        shim.args(["--profile", &profile]).args(STATIC);
+        check(shim.current_dir(workspace_folder()))
     })
 }
 

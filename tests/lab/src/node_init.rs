@@ -90,14 +90,10 @@ pub fn path_variable() -> String {
 /// The hidden subcommand `lab node-run`: makes the namespaces, starts process
 /// 1, records it, waits for its end. It runs in the node's network namespace.
 pub fn run(config: &Path, record: &Path) -> Result<()> {
-    // A private mount namespace first: the child's mounts must never reach the
-    // machine, and ours must not keep the machine's alive.
-    let flags = CloneFlags::CLONE_NEWNS
-        | CloneFlags::CLONE_NEWPID
-        | CloneFlags::CLONE_NEWUTS
-        | CloneFlags::CLONE_NEWIPC;
+    // The mount namespace is made by process 1 itself: switching the root moves
+    // every process of a mount namespace, and this one stays on the machine.
+    let flags = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC;
     unshare(flags).context("cannot make the node's namespaces")?;
-    make_private()?;
     let program: Config = read_json(config)?;
     let mut child = Command::new(program.program)
         .arg("node-init")
@@ -117,7 +113,8 @@ pub fn init(config: &Path) -> Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     cgroup::join(&config.cgroup)?;
     let version = cgroup::detect()?;
-    unshare(CloneFlags::CLONE_NEWCGROUP).context("cannot make a cgroup namespace")?;
+    let flags = CloneFlags::CLONE_NEWCGROUP | CloneFlags::CLONE_NEWNS;
+    unshare(flags).context("cannot make cgroup and mount namespaces")?;
     build_root(&config, &version)?;
     sethostname(&config.name)?;
     for (file, value) in [
