@@ -8,6 +8,7 @@ mod rig;
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use rig::{PODS, Rig, eventually};
 use serde_json::json;
 
@@ -99,6 +100,44 @@ async fn a_leader_whose_epoch_is_replaced_is_fenced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_slept_through_a_hand_over_writes_nothing() {
+    let fast = [
+        "--leader-elect-lease-duration=6s",
+        "--leader-elect-renew-deadline=5s",
+        "--leader-elect-retry-period=500ms",
+    ];
+    let rig = Rig::new().await;
+    rig.node("n1", "192.0.2.1");
+    rig.pod("before", "n1");
+    let sleeper = rig.start(&fast).await;
+    rig.routed("before").await;
+    sleeper.quiet().await;
+    let other = rig.start_other("b", &fast).await;
+    sleeper.signal(Signal::SIGSTOP);
+    // The other one takes over and works; the sleeper would have to do the same things.
+    other.writing().await;
+    rig.pod("after", "n1");
+    rig.api.delete(&format!("{PODS}/before"));
+    rig.routed("after").await;
+    eventually("the port is gone", async || !rig.has_port("before.shop").await).await;
+    other.quiet().await;
+    rig.api.forget_requests();
+    let transactions = other.metric("weir_commit_transactions_total").await;
+
+    sleeper.signal(Signal::SIGCONT);
+    assert_eq!(sleeper.ended().await, Some(1));
+    assert_eq!(rig.api.writes(), Vec::<String>::new());
+    assert!(rig.holder().starts_with("controller-b"), "the Lease is left alone: {}", rig.holder());
+    other.quiet().await;
+    assert_eq!(
+        other.metric("weir_commit_transactions_total").await,
+        transactions,
+        "there was nothing to repair"
+    );
+    assert_eq!(other.stop().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_follower_is_ready_and_writes_nothing() {
     let rig = Rig::new().await;
     rig.node("n1", "192.0.2.1");
@@ -116,6 +155,7 @@ async fn a_follower_is_ready_and_writes_nothing() {
         status["core"]["checksums"].as_array().unwrap().iter().find(|kind| kind["kind"] == "pods").unwrap();
     assert_eq!(pods["objects"], 1);
     assert_eq!(world["objects"], 1);
+    assert_eq!(pods["checksum"], world["checksum"], "nothing is on its way");
     assert_eq!(rig.api.writes(), Vec::<String>::new());
     assert!(!rig.has_port("p.shop").await);
     assert_eq!(controller.stop().await, Some(0));

@@ -10,6 +10,8 @@ mod leases;
 mod project;
 mod read;
 mod subnets;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,7 +19,7 @@ use std::sync::Arc;
 
 use crate::facts::{Kind, ObjectRef};
 use crate::io::Config;
-use crate::ipam::Ipam;
+use crate::ipam::{Ipam, mac};
 use crate::objects::{Ip, Meta, Namespace, Node, Object, Other, Pod, StringMap, Subnet, Vpc};
 use crate::view::{LeaseState, NodeView, PodView, SubnetView, Usage, VpcView};
 
@@ -65,6 +67,7 @@ pub struct World {
 
     ipam: Ipam,
     leases: leases::Book,
+    router_macs: ByName<mac::Mac>,
     orphans: ByName<Arc<str>>,
     foreign_ports: BTreeSet<Arc<str>>,
     foreign_changes: Vec<(Arc<str>, bool)>,
@@ -98,6 +101,7 @@ impl World {
             node_ips: Arc::default(),
             graces: BTreeSet::new(),
             leases: leases::Book::default(),
+            router_macs: BTreeMap::new(),
             orphans: BTreeMap::new(),
             foreign_ports: BTreeSet::new(),
             foreign_changes: Vec::new(),
@@ -272,7 +276,8 @@ impl World {
     }
 
     fn account(&mut self, kind: Kind, meta: &Meta, add: bool) {
-        let hash = fnv([&meta.namespace, &meta.name, &meta.uid, &meta.resource_version]);
+        // The watch's own measure, so that the two can be compared.
+        let hash = crate::watch::fingerprint(meta);
         let (count, sum) = self.sums.entry(kind).or_default();
         if add {
             *count += 1;
@@ -407,6 +412,7 @@ impl World {
                 if let Err(error) = self.ipam.set_subnet(&name, &view.spec) {
                     view.invalid = Some((error.reason().into(), error.to_string().into()));
                 }
+                self.ipam.set_router_mac(&name, self.router_macs.get(&name).copied());
                 self.leases.retry_refused();
             }
             rebind |= old.is_none_or(|old| {
@@ -533,15 +539,4 @@ impl World {
         let key = (plural, Arc::from(namespace), Arc::from(name));
         self.others.get(&key).map(|other| other.meta.uid.clone())
     }
-}
-
-/// FNV-1a over strings, each ended so that borders count.
-fn fnv<'a>(parts: impl IntoIterator<Item = &'a Arc<str>>) -> u64 {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    for part in parts {
-        for byte in part.bytes().chain([0xff]) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-    hash
 }

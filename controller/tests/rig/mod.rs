@@ -130,7 +130,7 @@ impl Rig {
         loop {
             if let Event::Replaced { replica, .. } = events.next().await.unwrap() {
                 let table = replica.table("Logical_Switch_Port").unwrap();
-                return table.find_by("name", &OvsValue::string(name)).into_iter().next().is_some();
+                return table.find_by("name", &OvsValue::string(name)).next().is_some();
             }
         }
     }
@@ -152,22 +152,28 @@ impl Rig {
 
     /// Adds the arguments and environment of a controller in this rig.
     pub fn configure(&self, command: &mut Command, arguments: &[&str]) {
+        self.configure_as("a", command, arguments);
+    }
+
+    /// The same for another replica: its own pod, socket and place in the election.
+    fn configure_as(&self, replica: &str, command: &mut Command, arguments: &[&str]) {
+        let (pod, uid) = (format!("controller-{replica}"), format!("uid-{replica}"));
         command
             .arg(format!("--kubeconfig={}", self.folder.path().join("kubeconfig").display()))
             .arg(format!("--ovn-nb-addr=unix:{}", self.database.socket().display()))
-            .arg(format!("--diagnostics-socket={}", self.socket().display()))
+            .arg(format!("--diagnostics-socket={}", self.socket(replica).display()))
             .arg("--pprof-port=0")
             .args(arguments)
             .env_clear()
-            .envs([("POD_NAME", "controller-a"), ("POD_UID", "uid-a"), ("POD_NAMESPACE", "kube-system")])
+            .envs([("POD_NAME", &*pod), ("POD_UID", &*uid), ("POD_NAMESPACE", "kube-system")])
             .envs([("ENABLE_BIND_LOCAL_IP", "true"), ("POD_IPS", "127.0.0.1")])
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .stderr(Stdio::from(std::fs::File::options().create(true).append(true).open(self.log()).unwrap()))
             .kill_on_drop(true);
     }
 
-    fn socket(&self) -> PathBuf {
-        self.folder.path().join("controller.sock")
+    fn socket(&self, replica: &str) -> PathBuf {
+        self.folder.path().join(format!("{replica}.sock"))
     }
 
     pub fn log(&self) -> PathBuf {
@@ -185,11 +191,24 @@ impl Rig {
         self.spawn(self.command(arguments)).await
     }
 
+    /// Starts another replica and waits until it is ready.
+    pub async fn start_other(&self, replica: &str, arguments: &[&str]) -> Controller {
+        let mut command = Command::new(BINARY);
+        self.configure_as(replica, &mut command, arguments);
+        let controller = self.spawn_as(replica, command).await;
+        eventually("ready", async || controller.get("/readyz").await.0 == 200).await;
+        controller
+    }
+
     /// Runs a command that becomes the controller.
-    pub async fn spawn(&self, mut command: Command) -> Controller {
+    pub async fn spawn(&self, command: Command) -> Controller {
+        self.spawn_as("a", command).await
+    }
+
+    async fn spawn_as(&self, replica: &str, mut command: Command) -> Controller {
         let child = command.spawn().unwrap();
         let mut controller =
-            Controller { child, socket: self.socket(), http: String::new(), log: self.log() };
+            Controller { child, socket: self.socket(replica), http: String::new(), log: self.log() };
         eventually("diagnostics answer", async || UnixStream::connect(&controller.socket).await.is_ok())
             .await;
         let status = controller.call("status", json!([])).await;
