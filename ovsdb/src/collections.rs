@@ -75,6 +75,12 @@ impl AtomSet {
     pub fn difference<'a>(&'a self, other: &'a AtomSet) -> impl Iterator<Item = &'a Atom> + 'a {
         self.iter().filter(|a| !other.contains(a))
     }
+    /// Elements that went and elements that came between this version of a set and
+    /// a newer one. Cheap for two versions of one big set: what they share is not
+    /// looked at.
+    pub fn delta(&self, newer: &AtomSet) -> (Vec<Atom>, Vec<Atom>) {
+        self.0.delta(&newer.0)
+    }
     /// Elements that are in `other` too.
     pub fn intersection<'a>(&'a self, other: &'a AtomSet) -> impl Iterator<Item = &'a Atom> + 'a {
         self.iter().filter(|a| other.contains(a))
@@ -285,6 +291,21 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
+        #[test]
+        fn a_delta_turns_one_version_into_the_other(start in prop::collection::vec(0..900i64, 0..900), edits in edits()) {
+            let old: AtomSet = start.iter().map(|&i| Atom::Integer(i)).collect();
+            let mut new = old.clone();
+            for edit in edits {
+                match edit {
+                    Edit::Insert(k, _) => new.insert(k.into()),
+                    Edit::Remove(k) => new.remove(&k.into()),
+                };
+            }
+            let (gone, come) = old.delta(&new);
+            prop_assert_eq!(gone, old.difference(&new).cloned().collect::<Vec<_>>());
+            prop_assert_eq!(come, new.difference(&old).cloned().collect::<Vec<_>>());
+        }
+
         #[test]
         fn behaves_like_the_standard_collections(start in prop::collection::vec(0..900i64, 0..900), edits in edits()) {
             let mut set: AtomSet = start.iter().map(|&i| Atom::Integer(i)).collect();

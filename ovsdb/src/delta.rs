@@ -37,11 +37,14 @@ pub(crate) struct TableDelta {
 
 /// An update that does not fit the replica.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DeltaError {
+pub enum UpdateError {
+    /// No update notation, or a table, column or type that is not monitored.
     #[error("unreadable update: {0}")]
     Syntax(#[from] serde_json::Error),
+    /// A row that is not there was modified or deleted.
     #[error("{1} of unknown row {2} in {0}")]
     UnknownRow(Arc<str>, &'static str, Uuid),
+    /// A row that is there was inserted.
     #[error("insert of row {1} in {0}, which exists")]
     Exists(Arc<str>, Uuid),
 }
@@ -51,7 +54,7 @@ pub(crate) fn parse(
     json: &str,
     replica: &Replica,
     interner: &mut Interner,
-) -> Result<Vec<TableDelta>, DeltaError> {
+) -> Result<Vec<TableDelta>, UpdateError> {
     let mut deserializer = serde_json::Deserializer::from_str(json);
     let deltas = TablesSeed { replica, interner }.deserialize(&mut deserializer)?;
     deserializer.end()?;
@@ -60,7 +63,7 @@ pub(crate) fn parse(
 
 /// Applies an update: all of it, or (on an error) an unspecified part of it; the
 /// replica is then to be thrown away.
-pub(crate) fn apply(replica: &mut Replica, deltas: Vec<TableDelta>) -> Result<Vec<RowChange>, DeltaError> {
+pub(crate) fn apply(replica: &mut Replica, deltas: Vec<TableDelta>) -> Result<Vec<RowChange>, UpdateError> {
     let mut changes = Vec::with_capacity(deltas.iter().map(|d| d.rows.len()).sum());
     for delta in deltas {
         let table = replica.table_mut(delta.table);
@@ -72,13 +75,13 @@ pub(crate) fn apply(replica: &mut Replica, deltas: Vec<TableDelta>) -> Result<Ve
                     let new = Arc::new(Row::new(uuid, layout.clone(), values));
                     let old = table.put(new.clone());
                     if old.is_some() && !initial {
-                        return Err(DeltaError::Exists(name, uuid));
+                        return Err(UpdateError::Exists(name, uuid));
                     }
                     (old, Some(new))
                 }
                 RowDelta::Modify(columns) => {
                     let Some(old) = table.get(&uuid).cloned() else {
-                        return Err(DeltaError::UnknownRow(name, "modification", uuid));
+                        return Err(UpdateError::UnknownRow(name, "modification", uuid));
                     };
                     let mut values: Box<[Value]> = old.values().into();
                     for (position, difference) in columns {
@@ -90,7 +93,7 @@ pub(crate) fn apply(replica: &mut Replica, deltas: Vec<TableDelta>) -> Result<Ve
                 }
                 RowDelta::Delete => match table.take(&uuid) {
                     Some(old) => (Some(old), None),
-                    None => return Err(DeltaError::UnknownRow(name, "deletion", uuid)),
+                    None => return Err(UpdateError::UnknownRow(name, "deletion", uuid)),
                 },
             };
             changes.push(RowChange { table: name.clone(), uuid, old: change.0, new: change.1 });

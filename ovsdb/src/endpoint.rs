@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -73,14 +75,20 @@ impl Endpoint {
         if endpoints.is_empty() { Err(EndpointError::Empty) } else { Ok(endpoints) }
     }
 
-    /// Opens a connection.
-    pub(crate) async fn connect(&self) -> std::io::Result<Box<dyn Stream>> {
+    /// Opens a connection. The kernel gives up a TCP connection whose peer has not
+    /// acknowledged what was sent for `patience` (zero: the system's default, a
+    /// quarter of an hour): so a network that drops packets silently is told
+    /// from a server that is busy, whose kernel does acknowledge.
+    pub(crate) async fn connect(&self, patience: Duration) -> std::io::Result<Box<dyn Stream>> {
         match self {
             Self::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
             Self::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 // Small requests must not wait for the acknowledgement of earlier ones.
                 stream.set_nodelay(true)?;
+                if !patience.is_zero() {
+                    SockRef::from(&stream).set_tcp_user_timeout(Some(patience))?;
+                }
                 Ok(Box::new(stream))
             }
         }

@@ -33,6 +33,8 @@ pub struct Framer {
 
 /// Room that each read is offered.
 const READ: usize = 64 << 10;
+/// The buffer that a longer message needed is not kept.
+const LARGE: usize = 1 << 20;
 
 impl Framer {
     /// A framer that refuses messages longer than `max` bytes.
@@ -82,6 +84,10 @@ impl Framer {
                     if self.depth == 0 {
                         let message = self.buffer.split_to(self.scanned).freeze();
                         self.scanned = 0;
+                        if message.len() > LARGE {
+                            // Part from the big allocation, so that it is freed with the message.
+                            self.buffer = BytesMut::from(&self.buffer[..]);
+                        }
                         return Ok(Some(message));
                     }
                 }

@@ -2,7 +2,7 @@
 //! and OVN daemons.
 
 pub mod collections;
-mod delta;
+pub mod delta;
 pub mod endpoint;
 pub mod error;
 pub mod framer;

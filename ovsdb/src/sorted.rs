@@ -226,6 +226,74 @@ impl<E: Entry + PartialEq> PartialEq for Sorted<E> {
     }
 }
 
+impl<E: Entry + PartialEq> Sorted<E> {
+    /// What has to go from `self` and what has to come to make it `newer`. Costs as
+    /// much as the parts that both do not share: of two versions of one collection
+    /// a few chunks, however long it is.
+    pub(crate) fn delta(&self, newer: &Self) -> (Vec<E>, Vec<E>) {
+        let (mut gone, mut come) = (Vec::new(), Vec::new());
+        let (old, new) = (self.parts(), newer.parts());
+        let (mut a, mut b) = (Place::default(), Place::default());
+        loop {
+            if a.offset == 0 && b.offset == 0 {
+                let shared = old[a.chunk..].iter().zip(&new[b.chunk..]);
+                let shared = shared.take_while(|(x, y)| Arc::ptr_eq(x, y)).count();
+                a.chunk += shared;
+                b.chunk += shared;
+            }
+            match (a.get(old), b.get(new)) {
+                (None, None) => return (gone, come),
+                (Some(x), Some(y)) if x.key() == y.key() => {
+                    if x != y {
+                        gone.push(x.clone());
+                        come.push(y.clone());
+                    }
+                    a.advance(old);
+                    b.advance(new);
+                }
+                (Some(x), y) if y.is_none_or(|y| x.key() < y.key()) => {
+                    gone.push(x.clone());
+                    a.advance(old);
+                }
+                (_, Some(y)) => {
+                    come.push(y.clone());
+                    b.advance(new);
+                }
+                (Some(_), None) => return (gone, come),
+            }
+        }
+    }
+
+    fn parts(&self) -> &[Arc<[E]>] {
+        match self {
+            Self::Flat(None) => &[],
+            Self::Flat(Some(entries)) => std::slice::from_ref(entries),
+            Self::Chunked(c) => &c.chunks,
+        }
+    }
+}
+
+/// A place in a list of chunks, none of which is empty.
+#[derive(Default)]
+struct Place {
+    chunk: usize,
+    offset: usize,
+}
+
+impl Place {
+    fn get<'a, E>(&self, chunks: &'a [Arc<[E]>]) -> Option<&'a E> {
+        chunks.get(self.chunk)?.get(self.offset)
+    }
+
+    fn advance<E>(&mut self, chunks: &[Arc<[E]>]) {
+        self.offset += 1;
+        if chunks.get(self.chunk).is_none_or(|chunk| self.offset >= chunk.len()) {
+            self.chunk += 1;
+            self.offset = 0;
+        }
+    }
+}
+
 impl<E: Entry + Ord> Sorted<E> {
     pub(crate) fn compare(&self, other: &Self) -> Ordering {
         self.iter().cmp(other.iter())

@@ -1,5 +1,7 @@
 //! What a session does when servers, networks and consumers misbehave.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod support;
 
 use std::sync::atomic::Ordering;
@@ -80,15 +82,10 @@ async fn a_transaction_that_is_never_answered_ends_the_connection() {
 async fn silently_dropped_packets_are_noticed_and_healed() {
     let server = Server::northbound().unwrap();
     let proxy = Proxy::new(server.socket());
-    let (session, mut events) = Session::connect(options(vec![proxy.endpoint()]));
+    let (_session, mut events) = Session::connect(options(vec![proxy.endpoint()]));
     let mut model = Model::default();
     model.apply(&replaced(&mut events).await.1);
     proxy.cut();
-    session.submit(1, vec![switch("unknown outcome")]);
-    let reply = next(&mut events).await;
-    assert!(
-        matches!(&reply, Event::Reply { tag: 1, result: Err(e) } if e.kind == TransactErrorKind::Disconnected)
-    );
     let reason = disconnected(&mut events).await;
     assert!(reason.contains("no sign of life"), "{reason}");
     // Attempts during the cut go nowhere; the database changes meanwhile.
@@ -109,6 +106,26 @@ async fn silently_dropped_packets_are_noticed_and_healed() {
         replica = newer;
     }
     model.assert_matches(&replica);
+}
+
+#[tokio::test]
+async fn a_transaction_in_a_silent_cut_has_an_unknown_outcome() {
+    let server = Server::northbound().unwrap();
+    let proxy = Proxy::new(server.socket());
+    let mut options = options(vec![proxy.endpoint()]);
+    options.request_timeout = Duration::from_millis(400);
+    let (session, mut events) = Session::connect(options);
+    replaced(&mut events).await;
+    proxy.cut();
+    session.submit(1, vec![switch("unknown outcome")]);
+    let reply = next(&mut events).await;
+    assert!(
+        matches!(&reply, Event::Reply { tag: 1, result: Err(e) } if e.kind == TransactErrorKind::Disconnected)
+    );
+    assert!(disconnected(&mut events).await.contains("transact"));
+    proxy.heal();
+    replaced(&mut events).await;
+    session.transact(vec![switch("after")]).await.unwrap();
 }
 
 #[tokio::test]

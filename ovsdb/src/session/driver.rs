@@ -96,7 +96,7 @@ impl Driver {
     /// One connection from beginning to end.
     async fn attempt(&mut self, endpoint: &Endpoint) -> End {
         let failed = |reason: String| End::Failed { reason, synced_for: Duration::ZERO };
-        let connecting = timeout(self.options.connect_timeout, endpoint.connect());
+        let connecting = timeout(self.options.connect_timeout, endpoint.connect(self.options.probe_interval));
         let stream = match self.unsynced(connecting).await {
             None => return End::SessionDropped,
             Some(Err(_)) => return failed("connecting timed out".into()),

@@ -52,8 +52,11 @@ pub struct Options {
     pub indexes: Vec<(String, String)>,
     /// Use only the leader of a clustered database: for writers.
     pub leader_only: bool,
-    /// A connection without a sign of life for this long is given up. Half of it
-    /// passes before the server is probed. Zero switches probing off.
+    /// An idle connection without a sign of life for this long is given up; half of
+    /// it passes before the server is probed. While requests are in flight the
+    /// server may be busy with them, so then `request_timeout` decides; a TCP peer
+    /// whose kernel does not acknowledge is given up within this interval anyway.
+    /// Zero switches probing off.
     pub probe_interval: Duration,
     /// Bound of one attempt to connect.
     pub connect_timeout: Duration,

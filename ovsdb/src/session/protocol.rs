@@ -19,7 +19,6 @@ use super::handshake::{self, ServerStatus};
 use super::queue::Producer;
 use super::wire::{self, Message, RpcError};
 use super::{Event, Options, Request, Requester};
-use crate::delta;
 use crate::endpoint::Endpoint;
 use crate::error::{OperationResult, TransactError, TransactErrorKind};
 use crate::notation::Interner;
@@ -84,6 +83,8 @@ pub(super) struct Protocol<'a> {
     phase: Phase,
     next_id: u64,
     waiting: BTreeMap<u64, Waiting>,
+    /// Transactions in `waiting`.
+    in_flight: usize,
     /// No deadline in `waiting` is earlier.
     next_deadline: Option<Instant>,
     last_activity: Instant,
@@ -119,6 +120,7 @@ impl<'a> Protocol<'a> {
             phase: Phase::Greeting,
             next_id: 1,
             waiting: BTreeMap::new(),
+            in_flight: 0,
             next_deadline: None,
             last_activity: now,
             probing: false,
@@ -171,6 +173,7 @@ impl<'a> Protocol<'a> {
         let id = self.next_id;
         wire::write_transact(&mut self.out, id, &self.options.database, &operations);
         let count = operations.len();
+        self.in_flight += 1;
         let deadline = now + self.options.request_timeout + longest_wait;
         self.register(Pending::Transact { request, selects, count }, "transact", Some(deadline));
     }
@@ -187,13 +190,18 @@ impl<'a> Protocol<'a> {
     }
 
     /// Half an interval of silence leads to an echo, a whole one to the end. Not
-    /// while the server gathers an initial load: that has its own bound.
+    /// while the server works for us: it does one thing at a time, and a load or a
+    /// transaction in a big database may take it longer. Those have their own bound
+    /// (and a dead network is noticed all the same, see [`Endpoint`]'s `connect`).
     fn next_probe(&self) -> Option<Instant> {
         let interval = self.options.probe_interval;
-        if interval.is_zero() || self.phase == Phase::Loading {
-            return None;
+        let busy = self.phase == Phase::Loading || self.in_flight > 0;
+        match (self.probing, busy) {
+            _ if interval.is_zero() => None,
+            (true, true) => None,
+            (true, false) => Some(self.last_activity + interval),
+            (false, _) => Some(self.last_activity + interval / 2),
         }
-        Some(self.last_activity + if self.probing { interval } else { interval / 2 })
     }
 
     /// Time has come.
@@ -248,6 +256,7 @@ impl<'a> Protocol<'a> {
         match what {
             Pending::Ignored | Pending::Echo => Ok(()),
             Pending::Transact { request, selects, count } => {
+                self.in_flight -= 1;
                 let result = match result {
                     Ok(result) => wire::parse_results(result, count, &selects, self.schema.as_deref()),
                     Err(error) => Err(TransactError::from_wire(error.name(), None, error.details())),
@@ -361,9 +370,8 @@ impl<'a> Protocol<'a> {
         if let (true, Some(before)) = (found, &before) {
             replica = before.with_schema(replica.schema().clone());
         }
-        let deltas =
-            delta::parse(updates.get(), &replica, &mut self.content.interner).map_err(|e| bad(&e))?;
-        let mut changes = delta::apply(&mut replica, deltas).map_err(|e| bad(&e))?;
+        let applied = replica.apply_updates(updates.get(), &mut self.content.interner);
+        let mut changes = applied.map_err(|e| bad(&e))?;
         if let (false, Some(before)) = (found, before) {
             changes = replica.changes_since(&before);
         }
@@ -432,9 +440,7 @@ impl<'a> Protocol<'a> {
             return;
         }
         let Some(mut replica) = self.current.take() else { return };
-        let applied = delta::parse(updates, &replica, &mut self.content.interner)
-            .and_then(|deltas| delta::apply(&mut replica, deltas));
-        match applied {
+        match replica.apply_updates(updates, &mut self.content.interner) {
             Ok(changes) => {
                 self.content.last_transaction = last;
                 self.content.replica = Some(replica.clone());

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::commit::{Plan, References};
-use super::evaluate::{check_atoms, constraint, holds, mutated, other, stored};
+use super::evaluate::{
+    check_atoms, condition_operand, constraint, holds, mutated, mutation_operand, other, stored,
+};
 use crate::error::{OperationResult, TransactError, TransactErrorKind};
-use crate::op::{Condition, Function, Mutation, Operation, RowValues};
+use crate::op::{Condition, Function, Mutation, Mutator, Operation, RowValues};
 use crate::replica::{Replica, Row, RowChange};
 use crate::schema::Schema;
 use crate::value::{Atom, Value};
@@ -120,6 +122,9 @@ impl Database {
 /// Rows that a transaction touched, with what they were before.
 pub(super) type Touched = BTreeMap<(usize, Uuid), Option<Arc<Row>>>;
 
+/// A mutation or condition: position of its column, what to do, checked operand.
+type Prepared<F> = (usize, F, Value);
+
 /// A transaction under way: works on a copy.
 struct Transaction {
     replica: Replica,
@@ -164,9 +169,10 @@ impl Transaction {
                 Ok(count(found.len()))
             }
             Operation::Mutate { where_, mutations, .. } => {
+                let mutations = self.mutations(table, mutations)?;
                 let found = self.select(table, where_)?;
                 for old in &found {
-                    self.mutate(table, old, mutations)?;
+                    self.mutate(table, old, &mutations)?;
                 }
                 Ok(count(found.len()))
             }
@@ -258,12 +264,32 @@ impl Transaction {
         Ok(position)
     }
 
-    fn mutate(&mut self, table: usize, old: &Arc<Row>, mutations: &[Mutation]) -> Result<(), TransactError> {
+    /// Places and checks mutations, whether or not any row matches.
+    fn mutations(
+        &self,
+        table: usize,
+        mutations: &[Mutation],
+    ) -> Result<Vec<Prepared<Mutator>>, TransactError> {
+        mutations
+            .iter()
+            .map(|m| {
+                let position = self.column(table, &m.column, true)?;
+                let (name, ty) = &self.replica.table_at(table).layout().columns()[position];
+                Ok((position, m.mutator, mutation_operand(name, m.mutator, &m.value, ty)?))
+            })
+            .collect()
+    }
+
+    fn mutate(
+        &mut self,
+        table: usize,
+        old: &Arc<Row>,
+        mutations: &[Prepared<Mutator>],
+    ) -> Result<(), TransactError> {
         let mut values = old.values().to_vec();
-        for m in mutations {
-            let position = self.column(table, &m.column, true)?;
-            let ty = &self.replica.table_at(table).layout().columns()[position].1;
-            values[position] = mutated(&m.column, &values[position], m.mutator, &m.value, ty)?;
+        for (position, mutator, operand) in mutations {
+            let (name, ty) = &old.layout().columns()[*position];
+            values[*position] = mutated(name, &values[*position], *mutator, operand, ty)?;
         }
         self.put(table, old, values);
         Ok(())
@@ -280,47 +306,35 @@ impl Transaction {
 
     fn select(&self, table: usize, conditions: &[Condition]) -> Result<Vec<Arc<Row>>, TransactError> {
         let content = self.replica.table_at(table);
-        // The usual conditions name one row, or the value of an indexed column.
-        let mut candidates: Option<Vec<Arc<Row>>> = None;
-        for c in conditions.iter().filter(|c| c.function == Function::Equal) {
-            if &*c.column == "_uuid" {
-                candidates =
-                    Some(c.value.as_uuid().and_then(|u| content.get(&u).cloned()).into_iter().collect());
-                break;
-            }
-            if candidates.is_none() && content.layout().position(&c.column).is_some() {
-                candidates = Some(content.find_by(&c.column, &c.value).cloned().collect());
-            }
-        }
-        let candidates = candidates.unwrap_or_else(|| content.rows().cloned().collect());
-        let mut found = Vec::new();
-        for row in candidates {
-            if self.matches(table, &row, conditions)? {
-                found.push(row);
-            }
-        }
-        found.sort_unstable_by_key(|row| row.uuid);
-        Ok(found)
-    }
-
-    fn matches(&self, table: usize, row: &Row, conditions: &[Condition]) -> Result<bool, TransactError> {
+        let (mut uuids, mut columns) = (Vec::new(), Vec::new());
         for c in conditions {
-            let held = if &*c.column == "_uuid" {
-                let equal = c.value.as_uuid() == Some(row.uuid);
-                match c.function {
-                    Function::Equal | Function::Includes => equal,
-                    _ => !equal,
-                }
+            if &*c.column == "_uuid" {
+                let uuid = c.value.as_uuid();
+                uuids.push((uuid.ok_or_else(|| other("syntax error", "_uuid: no UUID"))?, c.function));
             } else {
                 let position = self.column(table, &c.column, false)?;
-                let ty = &row.layout().columns()[position].1;
-                holds(&c.column, &row.values()[position], c.function, &c.value, ty)?
-            };
-            if !held {
-                return Ok(false);
+                let (name, ty) = &content.layout().columns()[position];
+                columns.push((position, c.function, condition_operand(name, c.function, &c.value, ty)?));
             }
         }
-        Ok(true)
+        let is = |function: Function| matches!(function, Function::Equal | Function::Includes);
+        let matches = |row: &Arc<Row>| {
+            uuids.iter().all(|(uuid, function)| (*uuid == row.uuid) == is(*function))
+                && columns
+                    .iter()
+                    .all(|(position, function, operand)| holds(&row.values()[*position], *function, operand))
+        };
+        // The usual conditions name one row, or the value of an indexed column.
+        let mut found: Vec<Arc<Row>> = if let Some((uuid, _)) = uuids.iter().find(|(_, f)| is(*f)) {
+            content.get(uuid).into_iter().filter(|row| matches(row)).cloned().collect()
+        } else if let Some((position, _, value)) = columns.iter().find(|(_, f, _)| *f == Function::Equal) {
+            let name = &content.layout().columns()[*position].0;
+            content.find_by(name, value).filter(|row| matches(row)).cloned().collect()
+        } else {
+            content.rows().filter(|row| matches(row)).cloned().collect()
+        };
+        found.sort_unstable_by_key(|row| row.uuid);
+        Ok(found)
     }
 
     fn wait(

@@ -16,7 +16,7 @@ pub(super) fn constraint(details: impl Into<String>) -> TransactError {
 
 /// A value as it may be stored in a column: its shape, types and constraints.
 pub(super) fn stored(column: &str, value: &Value, ty: &ColumnType) -> Result<Value, TransactError> {
-    let value = relaxed(column, value, ty)?;
+    let value = shaped(column, value, ty)?;
     let count = size(&value);
     if count < ty.min || count > ty.max {
         return Err(other("syntax error", format!("{column}: {count} values")));
@@ -25,9 +25,8 @@ pub(super) fn stored(column: &str, value: &Value, ty: &ColumnType) -> Result<Val
     Ok(value)
 }
 
-/// A value in the column's shape, of any size: the operand of a condition or
-/// mutation.
-fn relaxed(column: &str, value: &Value, ty: &ColumnType) -> Result<Value, TransactError> {
+/// A value in the column's shape, of the right types, of any size.
+fn shaped(column: &str, value: &Value, ty: &ColumnType) -> Result<Value, TransactError> {
     let mismatch = || other("syntax error", format!("{column}: {value:?} does not fit the column's type"));
     let value = value.clone().shaped(ty).ok_or_else(mismatch)?;
     let matches = |atom: &Atom, ty: AtomType| atom_type(atom) == ty;
@@ -71,51 +70,46 @@ pub(super) fn size(value: &Value) -> usize {
     }
 }
 
-/// The type with its size bounds lifted: what `includes`, `excludes`, `insert`
-/// and `delete` accept.
-fn unbounded(ty: &ColumnType) -> ColumnType {
-    let mut ty = ty.clone();
-    if !ty.is_scalar() {
-        ty.min = 0;
-        ty.max = UNLIMITED;
-    }
-    ty
-}
-
-/// Whether a condition holds for a column's value.
-pub(super) fn holds(
+/// Checks the operand of a condition and brings it into shape.
+pub(super) fn condition_operand(
     column: &str,
-    held: &Value,
     function: Function,
     operand: &Value,
     ty: &ColumnType,
-) -> Result<bool, TransactError> {
-    let operand = match function {
-        Function::Includes | Function::Excludes if ty.is_scalar() => {
-            let lifted = ColumnType::set(ty.key.clone());
-            relaxed(column, operand, &lifted)?
+) -> Result<Value, TransactError> {
+    let mut ty = ty.clone();
+    match function {
+        Function::Includes | Function::Excludes if !ty.is_scalar() => {
+            ty.min = 0;
+            ty.max = UNLIMITED;
         }
-        Function::Includes | Function::Excludes => relaxed(column, operand, &unbounded(ty))?,
-        _ => relaxed(column, operand, ty)?,
+        Function::Equal | Function::NotEqual | Function::Includes | Function::Excludes => {}
+        _ if is_number(&ty) && ty.max == 1 => {}
+        _ => return Err(other("syntax error", format!("{column}: only single numbers are ordered"))),
+    }
+    stored(column, operand, &ty)
+}
+
+fn is_number(ty: &ColumnType) -> bool {
+    ty.value.is_none() && matches!(ty.key.atom, AtomType::Integer | AtomType::Real)
+}
+
+/// Whether a condition, its operand already checked, holds for a column's value.
+pub(super) fn holds(held: &Value, function: Function, operand: &Value) -> bool {
+    let ordered = |wanted: fn(std::cmp::Ordering) -> bool| match (held.single(), operand.single()) {
+        (Some(held), Some(operand)) => wanted(held.cmp(operand)),
+        _ => false,
     };
-    Ok(match function {
-        Function::Equal => *held == operand,
-        Function::NotEqual => *held != operand,
-        Function::Includes => includes(held, &operand),
-        Function::Excludes => excludes(held, &operand),
-        Function::Less | Function::LessOrEqual | Function::Greater | Function::GreaterOrEqual => {
-            let (Some(a), Some(b)) = (held.single(), operand.single()) else { return Ok(false) };
-            match (a, b) {
-                (Atom::Integer(_), Atom::Integer(_)) | (Atom::Real(_), Atom::Real(_)) => match function {
-                    Function::Less => a < b,
-                    Function::LessOrEqual => a <= b,
-                    Function::Greater => a > b,
-                    _ => a >= b,
-                },
-                _ => return Err(other("syntax error", format!("{column}: only numbers are ordered"))),
-            }
-        }
-    })
+    match function {
+        Function::Equal => held == operand,
+        Function::NotEqual => held != operand,
+        Function::Includes => includes(held, operand),
+        Function::Excludes => excludes(held, operand),
+        Function::Less => ordered(std::cmp::Ordering::is_lt),
+        Function::LessOrEqual => ordered(std::cmp::Ordering::is_le),
+        Function::Greater => ordered(std::cmp::Ordering::is_gt),
+        Function::GreaterOrEqual => ordered(std::cmp::Ordering::is_ge),
+    }
 }
 
 fn includes(held: &Value, operand: &Value) -> bool {
@@ -140,15 +134,16 @@ fn has(held: &Value, atom: &Atom) -> bool {
     }
 }
 
-/// The value after a mutation.
-pub(super) fn mutated(
+/// Checks the operand of a mutation and brings it into shape. For a map, `delete`
+/// takes pairs or (as a set) keys.
+pub(super) fn mutation_operand(
     column: &str,
-    held: &Value,
     mutator: Mutator,
     operand: &Value,
     ty: &ColumnType,
 ) -> Result<Value, TransactError> {
-    let new = match mutator {
+    let mut ty = ty.clone();
+    match mutator {
         Mutator::Insert | Mutator::Delete => {
             if ty.is_scalar() {
                 return Err(other(
@@ -156,34 +151,69 @@ pub(super) fn mutated(
                     format!("{column}: {} needs a set or map", mutator.as_str()),
                 ));
             }
-            let any_size = unbounded(ty);
-            match (mutator, held) {
-                (Mutator::Insert, Value::Map(map)) => {
-                    let mut map = map.clone();
-                    if let Value::Map(pairs) = relaxed(column, operand, &any_size)? {
-                        for (key, value) in &pairs {
-                            if !map.contains_key(key) {
-                                map.insert(key.clone(), value.clone());
-                            }
-                        }
-                    }
-                    Value::Map(map)
+            ty.min = 0;
+            if mutator == Mutator::Delete {
+                ty.max = UNLIMITED;
+            }
+            stored(column, operand, &ty).or_else(|error| {
+                if mutator == Mutator::Insert || !ty.is_map() {
+                    return Err(error);
                 }
-                (_, Value::Map(map)) => delete_from_map(column, map.clone(), operand, &any_size)?,
-                (_, held) => {
-                    let mut set: AtomSet = held.atoms().cloned().collect();
-                    for atom in relaxed(column, operand, &any_size)?.atoms() {
-                        if mutator == Mutator::Insert {
-                            set.insert(atom.clone());
-                        } else {
-                            set.remove(atom);
-                        }
-                    }
-                    Value::Set(set)
+                ty.value = None;
+                stored(column, operand, &ty)
+            })
+        }
+        _ if is_number(&ty) => {
+            let plain = ColumnType::scalar(crate::schema::BaseType::plain(ty.key.atom));
+            stored(column, operand, &plain)
+        }
+        _ => Err(other("syntax error", format!("{column}: {} needs numbers", mutator.as_str()))),
+    }
+}
+
+/// The value after a mutation whose operand was checked.
+pub(super) fn mutated(
+    column: &str,
+    held: &Value,
+    mutator: Mutator,
+    operand: &Value,
+    ty: &ColumnType,
+) -> Result<Value, TransactError> {
+    let new = match (mutator, held) {
+        (Mutator::Insert, Value::Map(map)) => {
+            let mut map = map.clone();
+            for (key, value) in operand.as_map().into_iter().flatten() {
+                // A key that exists keeps its value.
+                if !map.contains_key(key) {
+                    map.insert(key.clone(), value.clone());
                 }
             }
+            Value::Map(map)
         }
-        arithmetic => calculate(column, held, arithmetic, operand)?,
+        (Mutator::Delete, Value::Map(map)) => {
+            let mut map = map.clone();
+            for (key, value) in operand.as_map().into_iter().flatten() {
+                if map.get(key) == Some(value) {
+                    map.remove(key);
+                }
+            }
+            for key in operand.atoms() {
+                map.remove(key);
+            }
+            Value::Map(map)
+        }
+        (Mutator::Insert | Mutator::Delete, held) => {
+            let mut set = held.as_set().cloned().unwrap_or_default();
+            for atom in operand.atoms() {
+                if mutator == Mutator::Insert {
+                    set.insert(atom.clone());
+                } else {
+                    set.remove(atom);
+                }
+            }
+            Value::Set(set)
+        }
+        _ => calculate(column, held, mutator, operand)?,
     };
     let count = size(&new);
     if count < ty.min || count > ty.max {
@@ -191,30 +221,6 @@ pub(super) fn mutated(
     }
     check_atoms(column, &new, ty)?;
     Ok(new)
-}
-
-/// Pairs delete pairs; a set (or one atom) deletes keys.
-fn delete_from_map(
-    column: &str,
-    mut map: crate::value::AtomMap,
-    operand: &Value,
-    ty: &ColumnType,
-) -> Result<Value, TransactError> {
-    if let Value::Map(_) = operand {
-        if let Value::Map(pairs) = relaxed(column, operand, ty)? {
-            for (key, value) in &pairs {
-                if map.get(key) == Some(value) {
-                    map.remove(key);
-                }
-            }
-        }
-    } else {
-        let keys = ColumnType::set(ty.key.clone());
-        for key in relaxed(column, operand, &keys)?.atoms() {
-            map.remove(key);
-        }
-    }
-    Ok(Value::Map(map))
 }
 
 fn calculate(column: &str, held: &Value, mutator: Mutator, operand: &Value) -> Result<Value, TransactError> {
