@@ -15,6 +15,7 @@ use crate::arguments::{Explain, Status, Watch, Whom};
 use crate::kubectl::Cluster;
 use crate::rpc;
 use crate::target::{self, Target};
+use crate::text;
 
 /// Where the image has this program.
 const WEIR: &str = "/kube-ovn/weir";
@@ -85,7 +86,7 @@ async fn connect(socket: &Path) -> Result<Client> {
 }
 
 fn show(answer: &Value, json: bool) -> Result<()> {
-    let text = if json { format!("{answer:#}\n") } else { serde_yaml_ng::to_string(answer)? };
+    let text = if json { format!("{answer:#}\n") } else { text::render(answer) };
     Ok(crate::print(&text)?)
 }
 

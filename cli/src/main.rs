@@ -13,6 +13,7 @@ mod kubectl;
 mod manifests;
 mod rpc;
 mod target;
+mod text;
 
 use std::io::Write;
 use std::process::ExitCode;
