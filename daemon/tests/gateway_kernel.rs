@@ -380,6 +380,22 @@ async fn refuses_and_translates(backend: Backend) {
         assert!(!refused(&wires.node, "172.30.0.12", port));
         assert!(!refused(&wires.node, "100.64.0.2", port));
     }
+    // A pod that claims another source gets no further: what counts is where its packets come from.
+    wires.pod.ip("addr add 203.0.113.7/32 dev eth0");
+    wires.node.ip("route add 203.0.113.7/32 dev ovn0");
+    let claimed = |ip: &'static str, port: u16| {
+        let from = wires.pod.handle().run(move || {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+            socket.bind(&SocketAddr::new("203.0.113.7".parse().unwrap(), 0).into()).unwrap();
+            let target = SocketAddr::new(ip.parse().unwrap(), port);
+            socket.connect_timeout(&target.into(), Duration::from_secs(5))
+        });
+        from.unwrap().map_err(|error| error.kind())
+    };
+    assert_eq!(claimed("172.30.0.11", 10250), Ok(()));
+    for ip in ["172.30.0.11", "172.30.0.12"] {
+        assert_eq!(claimed(ip, 6642), Err(ErrorKind::ConnectionRefused), "{ip}");
+    }
     // What leaves has the node's address.
     let listener = wires.outside.listen(7000);
     for (target, source) in [("172.30.0.99", "172.30.0.11"), ("fd00:172::99", "fd00:172::11")] {

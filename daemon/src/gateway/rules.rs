@@ -253,10 +253,13 @@ fn short_uid(uid: &str) -> Option<&str> {
 
 fn filter(inputs: &Inputs, family: Family, names: &Names) -> WantedTable {
     let accepts: Vec<Rule> = accepts(names);
-    // Not from this node to itself over the loopback link, even with its address in the join subnet as source.
-    let mut input = refusals(inputs, family, "! -i lo", &from(&names.subnets));
-    let pod_to_node = format!("{} {}", from(&names.subnets), to(&names.other_node_addr));
-    let mut forward = refusals(inputs, family, "", &pod_to_node);
+    // What comes by ovn0 comes from pods, whatever source it claims; what comes by another link, by its source. Not from
+    // this node to itself over the loopback link, even with its address in the join subnet as source.
+    let mut input = refusals(inputs, family, "-i ovn0", "");
+    input.extend(refusals(inputs, family, "! -i lo", &from(&names.subnets)));
+    let other_nodes = to(&names.other_node_addr);
+    let mut forward = refusals(inputs, family, "-i ovn0", &other_nodes);
+    forward.extend(refusals(inputs, family, "", &format!("{} {other_nodes}", from(&names.subnets))));
     let mut output = Vec::new();
     if ipvs(inputs, family) {
         // A Service without end points: ipvs would hand the packet to the host's own stack or let it leave.
@@ -326,14 +329,19 @@ fn reject(family: Family, protocol: &str) -> String {
     format!("-j REJECT --reject-with {with}")
 }
 
+/// Rules that refuse the ports, the cheapest matches first: nearly every packet is for another one.
 fn refusals(inputs: &Inputs, family: Family, interface: &str, who: &str) -> Vec<Rule> {
     let mut rules = Vec::new();
     for (protocol, ports) in [("tcp", &inputs.config.refused_tcp), ("udp", &inputs.config.refused_udp)] {
         for list in port_lists(ports) {
             let protocol_match = format!("-p {protocol}");
             let ports = format!("-m multiport --dports {list}");
-            let parts = [interface, &protocol_match, who, &ports, &reject(family, protocol)];
-            rules.push(Rule::new(parts.join(" ").trim_start()));
+            let reject = reject(family, protocol);
+            let parts: Vec<&str> = [interface, &protocol_match, &ports, who, &reject]
+                .into_iter()
+                .filter(|part| !part.is_empty())
+                .collect();
+            rules.push(rule(&parts));
         }
     }
     rules
