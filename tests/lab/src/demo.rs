@@ -11,16 +11,35 @@ use crate::cache::Cache;
 use crate::images::{self, Binaries, Wanted};
 use crate::install::Options;
 use crate::plan::Family;
+use crate::programs::Programs;
 use crate::progress::at_once;
 use crate::state::Lab;
-use crate::{install, life, packages, programs, seed};
+use crate::{debian, install, life, packages, programs, seed};
+
+/// Everything that labs and integration tests need from outside this source
+/// tree: installed, built or fetched, once per machine.
+pub fn tools(cache: &Cache) -> Result<Programs> {
+    packages::ensure()?;
+    let mut built = None;
+    // Compiling needs the processors, Debian's packages the network.
+    at_once::<()>(vec![
+        Box::new(|| {
+            built = Some(programs::ensure(cache)?);
+            Ok(())
+        }),
+        Box::new(|| {
+            debian::base_tarball(cache)?;
+            debian::ovs_root(cache).map(drop)
+        }),
+    ])?;
+    built.context("no programs")
+}
 
 /// Brings a lab up (or takes the one that is up), makes and imports the images
 /// and installs Weir.
 pub fn prepare(name: &str, nodes: u8, family: Family, binaries: Binaries, options: &Options) -> Result<Lab> {
-    packages::ensure()?;
     let cache = Cache::open()?;
-    let programs = programs::ensure(&cache)?;
+    let programs = tools(&cache)?;
     if binaries == Binaries::Build {
         // Before the cluster starts: a compiler leaves no time for anything else.
         images::build_binaries()?;

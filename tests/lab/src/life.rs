@@ -4,6 +4,7 @@
 //! registered (they become Ready only with a network plugin), or nothing left
 //! of it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -22,7 +23,7 @@ use crate::{api, cache, cgroup, control, machine, netns, node, outside};
 pub fn up(name: &str, nodes: u8, family: Family, programs: &Programs, cache: &Cache) -> Result<Lab> {
     let _lock = lock(name)?;
     let lab = match Lab::open(name)? {
-        Some(lab) if is_up(&lab) => {
+        Some(lab) if is_up(&lab)? => {
             if lab.plan.family != family {
                 bail!("lab {name} is up with family {}: take it down first", lab.plan.family);
             }
@@ -52,9 +53,19 @@ pub fn up(name: &str, nodes: u8, family: Family, programs: &Programs, cache: &Ca
     Ok(lab)
 }
 
-/// A lab is up as long as its API server's process runs.
-pub fn is_up(lab: &Lab) -> bool {
-    control::running(lab, "kube-apiserver") && netns::path(&lab.plan.netns("net")).exists()
+/// A lab is up when its networks are complete and anything of it runs: what
+/// has ended is then started again. Otherwise there is nothing worth keeping.
+pub fn is_up(lab: &Lab) -> Result<bool> {
+    if !networks_built(lab).exists() || !netns::path(&lab.plan.netns("net")).exists() {
+        return Ok(false);
+    }
+    let control = control::COMPONENTS.iter().any(|component| control::running(lab, component));
+    Ok(control || lab.nodes()?.iter().any(|node| node::init(lab, node).is_some()))
+}
+
+/// Exists once the networks are complete.
+fn networks_built(lab: &Lab) -> PathBuf {
+    lab.path("run/networks-built")
 }
 
 fn fresh(name: &str, family: Family, programs: &Programs, cache: &Cache) -> Result<Lab> {
@@ -62,6 +73,7 @@ fn fresh(name: &str, family: Family, programs: &Programs, cache: &Cache) -> Resu
     machine::prepare()?;
     say(format!("lab {name} is number {} (its networks are 198.18.{0}.0/24 ...)", lab.plan.index));
     quiet_step("networks", || netns::build(&lab.plan))?;
+    std::fs::write(networks_built(&lab), "")?;
     Ok(lab)
 }
 

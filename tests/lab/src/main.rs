@@ -186,10 +186,7 @@ fn main() -> ExitCode {
 fn act(arguments: Arguments) -> Result<ExitCode> {
     let name = arguments.name.as_str();
     match arguments.action {
-        Action::Tools => {
-            packages::ensure()?;
-            programs::ensure(&Cache::open()?)?;
-        }
+        Action::Tools => demo::tools(&Cache::open()?).map(drop)?,
         Action::Programs => {
             programs::ensure(&Cache::open()?)?;
         }

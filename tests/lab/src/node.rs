@@ -35,9 +35,12 @@ pub fn add(lab: &Lab, name: Option<&str>) -> Result<Node> {
     }
     let node = Node { name, number };
     let dir = lab.node_dir(&node);
-    if dir.exists() {
+    if dir.join("node.json").exists() {
         bail!("lab {} has a node {} already", lab.plan.name, node.name);
     }
+    // A run that was killed may have left half a node.
+    netns::remove_node(&lab.plan, &node.name, number)?;
+    cache::remove(&dir)?;
     configure(lab, &node)?;
     images::plant(lab, &node)?;
     netns::add_node(&lab.plan, &node.name, number)?;
