@@ -62,7 +62,7 @@ pub trait Source: Send + Sync + 'static {
     /// The facts of an object.
     fn explain(&self, object: ObjectRef) -> BoxFuture<'_, Option<Value>>;
     /// The core's numbers.
-    fn counters(&self) -> Value;
+    fn counters(&self) -> BoxFuture<'_, Option<Value>>;
     /// A subscription to changes.
     fn changes(&self) -> broadcast::Receiver<Arc<Value>>;
 }
@@ -109,7 +109,9 @@ pub fn module(source: Arc<dyn Source>) -> Result<Methods, jsonrpsee::core::Regis
         let object = ObjectRef::namespaced(resource.kind, namespace, asked.name);
         source.explain(object).await.ok_or_else(unavailable)
     })?;
-    module.register_method("counters", |_, source, _| source.counters())?;
+    module.register_async_method("counters", |_, source, _| async move {
+        source.counters().await.ok_or_else(unavailable)
+    })?;
     module.register_subscription(
         "subscribe_changes",
         "changes",

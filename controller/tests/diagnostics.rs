@@ -27,8 +27,8 @@ impl Source for Fixed {
     fn explain(&self, object: ObjectRef) -> BoxFuture<'_, Option<Value>> {
         Box::pin(async move { (object.kind != Kind::Node).then(|| json!({"object": object.to_string()})) })
     }
-    fn counters(&self) -> Value {
-        json!({"compiled": 7})
+    fn counters(&self) -> BoxFuture<'_, Option<Value>> {
+        Box::pin(async { Some(json!({"compiled": 7})) })
     }
     fn changes(&self) -> broadcast::Receiver<Arc<Value>> {
         self.changes.subscribe()

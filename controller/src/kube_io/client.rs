@@ -42,6 +42,8 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 pub const USER_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long connecting may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Who we are in the API server's audit log.
+const USER_AGENT: &str = concat!("kube-ovn-controller/", env!("CARGO_PKG_VERSION"), " (weir)");
 /// How long an unused connection is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 

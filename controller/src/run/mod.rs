@@ -39,6 +39,8 @@ use changes::Changes;
 const BATCH: Duration = Duration::from_millis(50);
 /// Longest time between two heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(5);
+/// Shortest time between two snapshots for metrics and probes: counting is not free.
+const PUBLISH: Duration = Duration::from_millis(200);
 /// How long work in flight may take once the process was told to stop.
 const DRAIN: Duration = Duration::from_secs(3);
 
@@ -47,6 +49,8 @@ const DRAIN: Duration = Duration::from_secs(3);
 pub enum Query {
     /// The core's state.
     Status(oneshot::Sender<Value>),
+    /// The core's numbers.
+    Counters(oneshot::Sender<Value>),
     /// The facts of an object.
     Explain(ObjectRef, oneshot::Sender<Value>),
 }
@@ -105,6 +109,9 @@ pub struct Engine {
     elected: bool,
     lag: Duration,
     exit: Option<Exit>,
+    published: Option<Instant>,
+    /// Something was handled since.
+    unpublished: bool,
 }
 
 impl Engine {
@@ -124,6 +131,8 @@ impl Engine {
             elected: false,
             lag: Duration::ZERO,
             exit: None,
+            published: None,
+            unpublished: false,
         }
     }
 
@@ -134,7 +143,9 @@ impl Engine {
             if let Some(exit) = self.exit {
                 break exit;
             }
-            self.publish();
+            if self.publish_in().is_zero() {
+                self.publish();
+            }
             if let Some(exit) = self.step(&mut sources, &stop).await {
                 break exit;
             }
@@ -159,9 +170,10 @@ impl Engine {
     /// Waits for one input and handles it with all that are ready by then.
     async fn step(&mut self, sources: &mut Sources, stop: &CancellationToken) -> Option<Exit> {
         let timer = match self.wake_at {
-            Some(at) => Duration::from_millis(at.saturating_sub(self.now_ms())).min(HEARTBEAT),
+            Some(at) => Duration::from_millis(at.saturating_sub(self.now_ms())),
             None => HEARTBEAT,
         };
+        let timer = timer.min(if self.unpublished { self.publish_in() } else { HEARTBEAT });
         tokio::select! {
             biased;
             () = stop.cancelled() => return Some(Exit::Stopped),
@@ -186,6 +198,11 @@ impl Engine {
         self.tick();
         self.metrics.handled(began.elapsed());
         None
+    }
+
+    /// Time until the next snapshot may be published.
+    fn publish_in(&self) -> Duration {
+        self.published.map_or(Duration::ZERO, |at| PUBLISH.saturating_sub(at.elapsed()))
     }
 
     /// Handles what is ready, one of each source at most; `false` when nothing was.
@@ -262,6 +279,7 @@ impl Engine {
             Change::Elected(epoch) => {
                 self.elected = true;
                 self.handle(Input::Elected { epoch });
+                self.publish();
             }
             Change::Deposed(reason) => {
                 self.elected = false;
@@ -294,6 +312,9 @@ impl Engine {
                 }
                 let _ = answer.send(status);
             }
+            Query::Counters(answer) => {
+                let _ = answer.send(serde_json::to_value(self.core.counters()).unwrap_or_default());
+            }
             Query::Explain(object, answer) => {
                 let _ = answer.send(self.core.explain(&object));
             }
@@ -309,6 +330,7 @@ impl Engine {
     }
 
     fn handle(&mut self, input: Input) {
+        self.unpublished = true;
         let unix_ms = jiff::Timestamp::now().as_millisecond();
         self.changes.input(unix_ms, &input);
         let outputs = self.core.handle(self.now_ms(), unix_s(), input);
@@ -342,7 +364,9 @@ impl Engine {
         }
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
+        self.published = Some(Instant::now());
+        self.unpublished = false;
         self.shared.publish(Snapshot {
             counters: self.core.counters(),
             ready: self.core.ready(),

@@ -287,8 +287,8 @@ impl diagnostics::Source for Diagnostics {
         Box::pin(self.ask(move |answer| Query::Explain(object, answer)))
     }
 
-    fn counters(&self) -> Value {
-        serde_json::to_value(self.health.shared.snapshot().counters).unwrap_or_default()
+    fn counters(&self) -> BoxFuture<'_, Option<Value>> {
+        Box::pin(self.ask(Query::Counters))
     }
 
     fn changes(&self) -> broadcast::Receiver<Arc<Value>> {

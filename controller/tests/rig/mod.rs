@@ -266,6 +266,11 @@ impl Controller {
         line.and_then(|line| line.split(' ').nth(1)).and_then(|value| value.parse().ok()).unwrap_or(f64::NAN)
     }
 
+    /// Transactions sent so far.
+    pub async fn transactions(&self) -> u64 {
+        self.call("counters", json!([])).await["commit"]["transactions"].as_u64().unwrap()
+    }
+
     /// Waits until it writes.
     pub async fn writing(&self) {
         eventually("it writes", async || self.call("status", json!([])).await["core"]["writing"] == true)
