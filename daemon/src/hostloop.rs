@@ -260,6 +260,11 @@ pub async fn clean_lost(
     let mut pods = plugger.cluster.pods.subscribe();
     let mut suspects = Suspects::default();
     loop {
+        // Without the switch's view nothing can be judged.
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = plugger.ovs.connected() => {}
+        }
         pods.mark_unchanged();
         let (removed, remain) = plugger.clean_lost(&mut suspects).await;
         if !removed.is_empty() {

@@ -10,6 +10,7 @@ mod events;
 mod facts;
 mod patch;
 mod reflect;
+mod watched;
 
 pub use client::client;
 pub use events::{EventSink, EventType, ObjectRef, Recorder};

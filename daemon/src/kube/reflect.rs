@@ -8,22 +8,20 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::marker::PhantomData;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::{ApiResource, DynamicResourceScope};
+use kube::core::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client};
-use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::{NodeFacts, PodFacts, PodKey, ServiceCidrFacts, SubnetFacts};
+use super::watched::Watched;
 
 /// A kind of projected object.
 pub trait Fact: Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static {
@@ -285,60 +283,6 @@ fn is_unknown_kind(error: &watcher::Error) -> bool {
         watcher::Error::InitialListFailed(kube::Error::Api(status)) | watcher::Error::WatchStartFailed(kube::Error::Api(status))
             if status.code == 404
     )
-}
-
-/// An object as watched: enough metadata for the watch, and its projection.
-#[derive(Clone, Debug)]
-struct Watched<T: Fact> {
-    metadata: ObjectMeta,
-    fact: Result<T, String>,
-    _kind: PhantomData<T>,
-}
-
-impl<T: Fact> Watched<T> {
-    fn key(&self) -> Option<T::Key> {
-        let name = self.metadata.name.as_deref()?;
-        Some(T::key(self.metadata.namespace.as_deref().unwrap_or_default(), name))
-    }
-}
-
-impl<'de, T: Fact> Deserialize<'de> for Watched<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Value::deserialize(deserializer)?;
-        let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-        let metadata = ObjectMeta {
-            name: text("/metadata/name"),
-            namespace: text("/metadata/namespace"),
-            uid: text("/metadata/uid"),
-            resource_version: text("/metadata/resourceVersion"),
-            ..ObjectMeta::default()
-        };
-        Ok(Self { metadata, fact: T::decode(&value), _kind: PhantomData })
-    }
-}
-
-impl<T: Fact> kube::Resource for Watched<T> {
-    type DynamicType = ApiResource;
-    type Scope = DynamicResourceScope;
-
-    fn kind(resource: &ApiResource) -> std::borrow::Cow<'_, str> {
-        resource.kind.as_str().into()
-    }
-    fn group(resource: &ApiResource) -> std::borrow::Cow<'_, str> {
-        resource.group.as_str().into()
-    }
-    fn version(resource: &ApiResource) -> std::borrow::Cow<'_, str> {
-        resource.version.as_str().into()
-    }
-    fn plural(resource: &ApiResource) -> std::borrow::Cow<'_, str> {
-        resource.plural.as_str().into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
 }
 
 /// Everything that the agent watches.

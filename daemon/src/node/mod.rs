@@ -8,6 +8,8 @@
 //! ADDs. Nothing here ends the process: what is missing is a reason with a
 //! remedy in [`NodeStatus`], and the loop goes on when something changes.
 
+mod bridge;
+mod join;
 mod ovn0;
 pub mod phy;
 mod steps;

@@ -332,3 +332,7 @@ pub fn remove_port(view: &View, name: &str) -> Vec<Operation> {
 fn string_map(map: &BTreeMap<String, String>) -> Value {
     Value::string_map(map.iter().map(|(key, value)| (key.as_str(), value.as_str())))
 }
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

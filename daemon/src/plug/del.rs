@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cni::api::CniRequest;
 
 use super::error::{PlugError, Stage};
-use super::{Plugger, add, names};
+use super::{Plugger, choices, names};
 use crate::kube::{EventType, Fact, ObjectRef, PodFacts};
 use crate::ovs::plan;
 
@@ -18,7 +18,7 @@ impl Plugger {
     /// # Errors
     /// When the kernel or the switch refuses; the runtime tries again.
     pub async fn del(&self, request: &CniRequest) -> Result<(), PlugError> {
-        if !add::is_container_id(&request.container_id) {
+        if !choices::is_container_id(&request.container_id) {
             return Err(PlugError::new(Stage::ValidateRequest, "container_id is invalid").code(4));
         }
         let _running = self.begin();

@@ -8,6 +8,7 @@
 
 mod add;
 mod check;
+mod choices;
 pub mod container;
 mod del;
 pub mod error;

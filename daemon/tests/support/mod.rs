@@ -4,6 +4,9 @@
 //! value: namespaces hang on open descriptors only, nothing has a name outside.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod agent;
+pub mod api;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::process::{Child, Stdio};
@@ -88,6 +91,12 @@ pub fn start_vswitchd(namespace: &Namespace, server: &Server) -> Process {
     Process(namespace.run(move || command.spawn()).unwrap().unwrap())
 }
 
+/// Makes the database's root row, as `ovs-vsctl init` does.
+pub async fn make_root(ovs: &Ovs) {
+    let ids = Value::string_map([("system-id", "chassis-1")]);
+    ovs.commit(vec![Operation::insert("Open_vSwitch").column("external_ids", ids).build()]).await.unwrap();
+}
+
 impl Node {
     /// A node with `br-int` and a gateway at 10.16.0.1 and fd00::1 behind it.
     pub async fn start() -> Self {
@@ -97,12 +106,7 @@ impl Node {
         let host = HostNet::open(namespace.clone()).await.unwrap();
         let ovs = Ovs::connect(vec![server.endpoint()]);
         ovs.connected().await;
-        if ovs.view().root().is_none() {
-            let ids = Value::string_map([("system-id", "chassis-1")]);
-            let root = Operation::insert("Open_vSwitch").column("external_ids", ids).build();
-            // ovs-vswitchd makes the row itself when it comes first.
-            ovs.commit(vec![root]).await.unwrap();
-        }
+        make_root(&ovs).await;
         wait_view(&ovs, "the root row", |view| view.root().is_some()).await;
         let bridge = BridgeSpec {
             name: BR_INT.into(),
@@ -147,35 +151,9 @@ impl Node {
         Self { namespace, host, ovs, server, vswitchd, gateway, network, plugger }
     }
 
-    /// Plays ovn-controller: marks every interface with an `iface-id` as
-    /// installed, until the guard is dropped.
+    /// Plays ovn-controller, until the guard is dropped.
     pub fn play_ovn_controller(&self) -> Controller {
-        let ovs = self.ovs.clone();
-        let task = tokio::spawn(async move {
-            let mut views = ovs.subscribe();
-            loop {
-                let view = views.borrow_and_update().clone();
-                for interface in view.interfaces() {
-                    let bound = interface.external_id("iface-id").is_some();
-                    if bound
-                        && interface.external_id("ovn-installed").is_none()
-                        && interface.ofport() > Some(0)
-                    {
-                        let pairs: AtomMap = [("ovn-installed".into(), "true".into())].into_iter().collect();
-                        let operation = Operation::mutate("Interface")
-                            .by_uuid(interface.uuid())
-                            .set_map("external_ids", pairs)
-                            .build();
-                        // The interface may be gone again.
-                        let _ = ovs.commit(vec![operation]).await;
-                    }
-                }
-                if views.changed().await.is_err() {
-                    return;
-                }
-            }
-        });
-        Controller(task)
+        play_ovn_controller(&self.ovs)
     }
 
     /// Lets the controller have routed a pod.
@@ -206,6 +184,34 @@ impl Node {
         let links = self.host.netlink.links().await.unwrap();
         links.into_iter().map(|link| link.name).filter(|name| name.ends_with("_h")).collect()
     }
+}
+
+/// Plays ovn-controller: marks every interface with an `iface-id` as
+/// installed, until the guard is dropped.
+pub fn play_ovn_controller(ovs: &Ovs) -> Controller {
+    let ovs = ovs.clone();
+    let task = tokio::spawn(async move {
+        let mut views = ovs.subscribe();
+        loop {
+            let view = views.borrow_and_update().clone();
+            for interface in view.interfaces() {
+                let bound = interface.external_id("iface-id").is_some();
+                if bound && interface.external_id("ovn-installed").is_none() && interface.ofport() > Some(0) {
+                    let pairs: AtomMap = [("ovn-installed".into(), "true".into())].into_iter().collect();
+                    let operation = Operation::mutate("Interface")
+                        .by_uuid(interface.uuid())
+                        .set_map("external_ids", pairs)
+                        .build();
+                    // The interface may be gone again.
+                    let _ = ovs.commit(vec![operation]).await;
+                }
+            }
+            if views.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+    Controller(task)
 }
 
 pub struct Controller(tokio::task::JoinHandle<()>);

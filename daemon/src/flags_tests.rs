@@ -1,0 +1,111 @@
+use super::*;
+
+fn parse(arguments: &[&str]) -> Flags {
+    Flags::try_parse_from(std::iter::once("kube-ovn-daemon").chain(arguments.iter().copied())).unwrap()
+}
+
+#[test]
+fn defaults_are_upstreams() {
+    let flags = parse(&[]);
+    assert!(!flags.install_cni_config);
+    assert!(flags.encap_checksum && flags.enable_metrics && flags.enable_arp_detect_ip_conflict);
+    assert_eq!(flags.pprof_port, 10665);
+    assert_eq!(flags.dpdk_tunnel_iface, "br-phy");
+    assert_eq!(flags.bind_socket, PathBuf::from("/run/openvswitch/kube-ovn-daemon.sock"));
+    assert_eq!(flags.service_cluster_ip_range, "10.96.0.0/12");
+    assert_eq!(flags.network_type, NetworkType::Geneve);
+    assert!(flags.without_effect().is_empty());
+}
+
+#[test]
+fn go_style_flags_parse() {
+    let flags = parse(&[
+        "--encap-checksum=false",
+        "--enable-mirror",
+        "--iface=eth1",
+        "--mtu",
+        "1300",
+        "--network-type=vxlan",
+        "--logtostderr=false",
+        "--alsologtostderr=true",
+        "--log_file=/var/log/kube-ovn/kube-ovn-cni.log",
+        "--log_file_max_size=200",
+        "-v=3",
+    ]);
+    assert!(!flags.encap_checksum && flags.enable_mirror);
+    assert_eq!((flags.iface.as_str(), flags.mtu), ("eth1", 1300));
+    assert_eq!(flags.network_type, NetworkType::Vxlan);
+    assert_eq!(flags.klog.verbosity, 3);
+    assert_eq!(flags.without_effect().len(), 1);
+}
+
+#[test]
+fn the_last_of_a_repeated_flag_wins() {
+    assert_eq!(parse(&["--mtu=1300", "--mtu=1400"]).mtu, 1400);
+}
+
+#[test]
+fn every_flag_of_the_contract_is_accepted() {
+    for flag in [
+        "install-cni-config=true",
+        "cni-conf-dir=/a",
+        "cni-conf-file=/a",
+        "cni-conf-name=a",
+        "iface=a",
+        "host-tunnel-src=true",
+        "dpdk-tunnel-iface=a",
+        "mtu=1",
+        "network-type=stt",
+        "encap-checksum=true",
+        "enable-mirror=true",
+        "mirror-iface=a",
+        "bind-socket=/a",
+        "ovs-socket=a",
+        "kubeconfig=a",
+        "service-cluster-ip-range=a",
+        "cluster-router=a",
+        "node-switch=a",
+        "default-provider-name=a",
+        "default-interface-name=a",
+        "external-gateway-config-ns=a",
+        "external-gateway-switch=a",
+        "enable-pprof=true",
+        "pprof-port=1",
+        "secure-serving=true",
+        "tls-min-version=a",
+        "tls-max-version=a",
+        "tls-cipher-suites=a,b",
+        "enable-metrics=true",
+        "mac-learning-fallback=true",
+        "enable-arp-detect-ip-conflict=true",
+        "kubelet-dir=/a",
+        "enable-verbose-conn-check=true",
+        "tcp-conn-check-port=1",
+        "udp-conn-check-port=1",
+        "enable-tproxy=true",
+        "ovs-vsctl-concurrency=1",
+        "enable-ovn-ipsec=true",
+        "cert-manager-ipsec-cert=true",
+        "cert-manager-issuer-name=a",
+        "ovn-ipsec-cert-duration=1",
+        "set-vxlan-tx-off=true",
+        "log-perm=640",
+        "non-primary-cni-mode=true",
+    ] {
+        parse(&[&format!("--{flag}")]);
+    }
+}
+
+#[test]
+fn overheads_are_the_contracts() {
+    assert_eq!(NetworkType::Geneve.overhead(false), 100);
+    assert_eq!(NetworkType::Geneve.overhead(true), 120);
+    assert_eq!(NetworkType::Vxlan.overhead(false), 50);
+    assert_eq!(NetworkType::Stt.overhead(false), 72);
+}
+
+#[test]
+fn a_bare_path_is_a_unix_endpoint() {
+    assert_eq!(parse(&["--ovs-socket=/tmp/db.sock"]).ovs_endpoint(), "unix:/tmp/db.sock");
+    assert_eq!(parse(&[]).ovs_endpoint(), "unix:/run/openvswitch/db.sock");
+}

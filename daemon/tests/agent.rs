@@ -1,0 +1,215 @@
+//! The whole agent as a process: start, tunnel NIC on its bridge, pods,
+//! restarts of the agent and of OVS, and what it does not do (start processes
+//! on the pod path).
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use daemon::netlink::MAIN_TABLE;
+use daemon::plug::names;
+use serde_json::{Value, json};
+use support::agent::{Machine, call};
+use support::{addresses, answers, new_namespace, request, routed_pod, start_vswitchd, wait_view};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+fn set<const N: usize>(items: [&str; N]) -> Vec<String> {
+    items.map(str::to_owned).to_vec()
+}
+
+/// Everything that initialisation promises about the node.
+async fn assert_node_is_set_up(machine: &Machine) {
+    let phy = addresses(&machine.namespace, "br-phy").await;
+    assert_eq!(phy, set(["10.9.0.11/24", "fd09::11/64"]), "{}", machine.log());
+    assert!(addresses(&machine.namespace, "eth1").await.is_empty());
+    let links = machine.host.netlink.links().await.unwrap();
+    let link = |name: &str| links.iter().find(|link| link.name == name).unwrap();
+    assert_eq!(link("br-phy").mac, link("eth1").mac);
+    let ovn0 = link("ovn0");
+    assert_eq!(ovn0.mac.unwrap().to_string(), "0a:58:64:40:00:02");
+    assert_eq!(addresses(&machine.namespace, "ovn0").await, set(["100.64.0.2/16", "fd00:100::2/112"]));
+    assert!(ovn0.up && ovn0.mtu == 1400, "{ovn0:?}");
+    for device in ["eth1", "br-phy", "ovn0"] {
+        assert!(!machine.host.ethtool.tx_checksum(device).unwrap(), "{device}");
+    }
+    let defaults: BTreeSet<Option<u32>> = machine
+        .host
+        .netlink
+        .routes()
+        .await
+        .unwrap()
+        .into_iter()
+        .filter(|route| route.is_default() && route.table == MAIN_TABLE)
+        .filter(|route| route.gateway.is_some())
+        .map(|route| route.link)
+        .collect();
+    assert_eq!(defaults, BTreeSet::from([Some(link("br-phy").index)]));
+    assert!(answers(&machine.namespace, "br-phy", "10.9.0.1").await, "the underlay is cut off");
+    let view = machine.ovs.view();
+    assert_eq!(view.root_external_id("ovn-encap-ip"), Some("10.9.0.11"));
+    assert_eq!(view.root_external_id("ovn-encap-ip-default"), Some("10.9.0.11"));
+    assert_eq!(view.root_external_id("ovn-encap-csum"), Some("true"));
+    assert_eq!(view.interface("ovn0").unwrap().external_id("iface-id"), Some("node-n1"));
+}
+
+fn condition(node: &Value, kind: &str) -> Option<String> {
+    let conditions = node.pointer("/status/conditions")?.as_array()?;
+    let condition = conditions.iter().find(|condition| condition["type"] == kind)?;
+    Some(format!("{}/{}", condition["status"].as_str()?, condition["reason"].as_str()?))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_comes_up_serves_pods_and_survives_restarts() {
+    let mut machine = Machine::boot().await;
+    let agent = machine.start_agent(&[]);
+    machine.wait_ready().await;
+    assert_node_is_set_up(&machine).await;
+    machine
+        .api
+        .wait_node("chassis and condition", |node| {
+            node["metadata"]["annotations"][crds::keys::CHASSIS] == "chassis-1"
+                && condition(node, "NetworkUnavailable").as_deref()
+                    == Some("False/JoinSubnetGatewayReachable")
+        })
+        .await;
+    // The conflist comes when the agent is ready, very soon after.
+    let conflist = machine.file("net.d/01-kube-ovn.conflist");
+    for _ in 0..200 {
+        if conflist.exists() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(conflist.exists());
+
+    let (pod, namespace) = (routed_pod(1), new_namespace());
+    machine.route_pod(&pod);
+    let first = request(&pod, &namespace, 1);
+    machine.add(&first).await;
+    assert!(answers(&namespace, "eth0", "10.16.0.1").await);
+    diagnostics_answer(&machine).await;
+
+    // The agent stops; a sandbox dies meanwhile, the other pod runs on.
+    let (doomed, doomed_namespace) = (routed_pod(2), new_namespace());
+    machine.route_pod(&doomed);
+    let second = request(&doomed, &doomed_namespace, 1);
+    machine.add(&second).await;
+    drop(agent);
+    let lost = names::host_nic(&second.container_id, "eth0");
+    machine.host.netlink.delete_link(&lost).await.unwrap();
+    assert!(answers(&namespace, "eth0", "10.16.0.1").await);
+    let writes = machine.api.writes();
+    let agent = machine.start_agent(&[]);
+    machine.wait_ready().await;
+    wait_view(&machine.ovs, "the lost interface to be removed", |view| view.interface(&lost).is_none()).await;
+    assert_node_is_set_up(&machine).await;
+    assert!(answers(&namespace, "eth0", "10.16.0.1").await);
+    assert_eq!(machine.api.writes(), writes, "a restart has nothing to write");
+
+    // OVS restarts: it makes its interfaces anew, without addresses.
+    drop(machine.vswitchd.take());
+    machine.vswitchd = Some(start_vswitchd(&machine.namespace, &machine.server));
+    let mut settled = false;
+    for _ in 0..200 {
+        let phy = addresses(&machine.namespace, "br-phy").await;
+        let ovn0 = addresses(&machine.namespace, "ovn0").await;
+        if phy.len() == 2 && ovn0.len() == 2 {
+            settled = true;
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(settled, "{}", machine.log());
+    machine.wait_ready().await;
+    assert_node_is_set_up(&machine).await;
+    machine.del(&first).await;
+    machine.del(&second).await;
+    assert!(machine.ovs.view().interfaces().all(|interface| !interface.name().ends_with("_h")));
+    drop(agent);
+}
+
+/// `status` and `explain` over the diagnostics socket.
+async fn diagnostics_answer(machine: &Machine) {
+    let stream = tokio::net::UnixStream::connect(machine.file("diagnostics.sock")).await.unwrap();
+    let (read, mut write) = stream.into_split();
+    let asked = [
+        json!({"jsonrpc": "2.0", "id": 1, "method": "status"}),
+        json!({"jsonrpc": "2.0", "id": 2, "method": "explain",
+            "params": {"kind": "Pod", "namespace": "web", "name": "pod-1"}}),
+    ];
+    let mut lines = BufReader::new(read).lines();
+    for question in asked {
+        write.write_all(format!("{question}\n").as_bytes()).await.unwrap();
+        let answer: Value = serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap();
+        assert_eq!(answer["id"], question["id"]);
+        let result = &answer["result"];
+        if question["id"] == 1 {
+            assert_eq!(result["ready"], true, "{result}");
+            assert_eq!(result["watches"].as_array().unwrap().len(), 4);
+            assert_eq!(result["network"]["encap_ip"], "10.9.0.11");
+        } else {
+            assert_eq!(result["interfaces"].as_array().unwrap().len(), 1, "{result}");
+            assert!(result["add"]["ready"].is_string());
+        }
+    }
+}
+
+/// `strace -f` lines that start a process: any execve, fork or vfork, and a
+/// clone that makes no thread.
+fn starts_process(line: &str) -> bool {
+    let forks = line.contains("execve(") || line.contains("vfork(") || line.contains(" fork(");
+    let clones = (line.contains("clone(") || line.contains("clone3(")) && !line.contains("CLONE_THREAD");
+    forks || (clones && !line.contains("resumed"))
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_process_is_started_on_the_pod_path() {
+    let machine = Machine::boot().await;
+    let trace = machine.file("trace");
+    let calls = "trace=execve,execveat,fork,vfork,clone,clone3";
+    let strace = ["strace", "-f", "--seccomp-bpf", "-ttt", "-e", calls, "-o", trace.to_str().unwrap()];
+    let _agent = machine.start_agent(&strace);
+    machine.wait_ready().await;
+    // The gateway's first passes run the firewall's tools; they must be over.
+    let mut quiet =
+        std::fs::read_to_string(&trace).unwrap().lines().filter(|line| starts_process(line)).count();
+    loop {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let now =
+            std::fs::read_to_string(&trace).unwrap().lines().filter(|line| starts_process(line)).count();
+        if now == quiet {
+            break;
+        }
+        quiet = now;
+    }
+    assert!(quiet > 0, "the trace must see the gateway's tools, or it proves nothing");
+    let begin = now();
+    for n in 0..100u8 {
+        let (pod, namespace) = (routed_pod(n), new_namespace());
+        machine.route_pod(&pod);
+        let request = request(&pod, &namespace, 1);
+        let answer = machine.add(&request).await;
+        assert_eq!(answer.ips.len(), 2);
+        machine.del(&request).await;
+        machine.api.delete("pods", &pod.namespace, &pod.name);
+    }
+    let end = now();
+    let (code, _) = call(&machine.file("cni.sock"), "GET", "/api/v1/status", &json!({})).await.unwrap();
+    assert_eq!(code, 200);
+    let text = std::fs::read_to_string(&trace).unwrap();
+    let during: Vec<&str> = text
+        .lines()
+        .filter(|line| {
+            let time: f64 = line.split_whitespace().nth(1).and_then(|time| time.parse().ok()).unwrap_or(0.0);
+            (begin..=end).contains(&time) && starts_process(line)
+        })
+        .collect();
+    assert!(during.is_empty(), "processes were started during 100 ADD and DEL: {during:#?}");
+}

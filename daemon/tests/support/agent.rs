@@ -1,0 +1,230 @@
+//! The whole agent as a process on a node of its own: the real binary, the
+//! real OVS programs, an API server made for it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use cni::api::{CniRequest, CniResponse};
+use daemon::hostnet::HostNet;
+use daemon::kube::PodFacts;
+use daemon::netlink::{Netlink, Veth};
+use daemon::ovs::{BR_INT, BridgeSpec, Ovs, PortSpec, plan};
+use daemon::sys::{EthtoolSocket, Namespace};
+use http_body_util::{BodyExt, Full};
+use ovsdb::testing::real::Server;
+use serde_json::json;
+
+use super::api::FakeApi;
+use super::{
+    Controller, MTU, Process, make_root, new_namespace, play_ovn_controller, start_vswitchd, wait_view,
+};
+
+/// A node with `eth0` for the API and `eth1` for tunnels.
+pub struct Machine {
+    pub namespace: Namespace,
+    pub host: HostNet,
+    /// The other end of eth1: 10.9.0.1 and fd09::1.
+    pub underlay: Namespace,
+    /// Answers for the join and the pods' gateway.
+    pub gateway: Namespace,
+    pub server: Server,
+    pub vswitchd: Option<Process>,
+    pub ovs: Ovs,
+    pub api: FakeApi,
+    pub url: String,
+    pub folder: tempfile::TempDir,
+    controller: Controller,
+}
+
+async fn veth(host: &HostNet, name: &str, other: &Namespace, peer: &str) {
+    let veth = Veth { name, peer, peer_mac: None, peer_namespace: Some(other), mtu: None };
+    host.netlink.add_veth(&veth).await.unwrap();
+    let peer_name = peer.to_owned();
+    other.run(move || EthtoolSocket::open().unwrap().tx_checksum_off(&peer_name).unwrap()).unwrap();
+    let inside = Netlink::in_namespace(other).await.unwrap();
+    let link = inside.require_link(peer).await.unwrap();
+    inside.set_up(link.index).await.unwrap();
+}
+
+async fn give(netlink: &Netlink, link: &str, nets: &[&str]) {
+    let link = netlink.require_link(link).await.unwrap();
+    netlink.set_up(link.index).await.unwrap();
+    for net in nets {
+        netlink.add_address(link.index, net.parse().unwrap(), true).await.unwrap();
+    }
+}
+
+impl Machine {
+    pub async fn boot() -> Self {
+        let (namespace, underlay, gateway) = (new_namespace(), new_namespace(), new_namespace());
+        let server = Server::vswitch().unwrap();
+        let vswitchd = Some(start_vswitchd(&namespace, &server));
+        let host = HostNet::open(namespace.clone()).await.unwrap();
+        give(&host.netlink, "lo", &[]).await;
+        veth(&host, "eth0", &underlay, "peer0").await;
+        give(&host.netlink, "eth0", &["172.30.0.11/24"]).await;
+        veth(&host, "eth1", &underlay, "peer1").await;
+        give(&host.netlink, "eth1", &["10.9.0.11/24", "fd09::11/64"]).await;
+        let under = Netlink::in_namespace(&underlay).await.unwrap();
+        give(&under, "peer1", &["10.9.0.1/24", "fd09::1/64"]).await;
+        let index = host.netlink.require_link("eth1").await.unwrap().index;
+        for gateway in ["10.9.0.1", "fd09::1"] {
+            let route = daemon::netlink::Route {
+                link: Some(index),
+                ..daemon::netlink::Route::default_via(gateway.parse().unwrap())
+            };
+            host.netlink.replace_route(&route).await.unwrap();
+        }
+
+        let ovs = Ovs::connect(vec![server.endpoint()]);
+        ovs.connected().await;
+        make_root(&ovs).await;
+        wait_view(&ovs, "the root row", |view| view.root().is_some()).await;
+        let ids = [("system-id", "chassis-1"), ("ovn-bridge-datapath-type", "netdev")];
+        let ids = ids.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        ovs.apply(|view| plan::set_root_external_ids(view, &ids)).await.unwrap();
+        let bridge =
+            BridgeSpec { name: BR_INT.into(), datapath_type: "netdev".into(), ..BridgeSpec::default() };
+        ovs.apply(|view| plan::ensure_bridge(view, &bridge)).await.unwrap();
+        veth(&host, "gw-port", &gateway, "gw").await;
+        host.ethtool.tx_checksum_off("gw-port").unwrap();
+        let inside = Netlink::in_namespace(&gateway).await.unwrap();
+        give(&inside, "gw", &["10.16.0.1/16", "fd00::1/112", "100.64.0.1/16", "fd00:100::1/112"]).await;
+        wait_view(&ovs, "br-int", |view| view.bridge(BR_INT).is_some()).await;
+        let port = PortSpec { bridge: BR_INT.into(), name: "gw-port".into(), ..PortSpec::default() };
+        ovs.apply(|view| plan::ensure_port(view, &port)).await.unwrap();
+        let controller = play_ovn_controller(&ovs);
+        let (api, url) = FakeApi::start(&namespace);
+        api.put("nodes", node_object());
+        api.put("subnets", subnet_object("ovn-default", "10.16.0.0/16,fd00::/112", "10.16.0.1,fd00::1"));
+        api.put("subnets", subnet_object("join", "100.64.0.0/16,fd00:100::/112", "100.64.0.1,fd00:100::1"));
+        let folder = tempfile::tempdir().unwrap();
+        Self { namespace, host, underlay, gateway, server, vswitchd, ovs, api, url, folder, controller }
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Starts the agent, behind other programs if wanted (`strace …`).
+    pub fn start_agent(&self, wrapper: &[&str]) -> Process {
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": self.url}}],
+            "users": [{"name": "test", "user": {}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        });
+        std::fs::write(self.file("kubeconfig"), kubeconfig.to_string()).unwrap();
+        let log = std::fs::File::options().create(true).append(true).open(self.file("agent.log")).unwrap();
+        let mut words: Vec<String> = wrapper.iter().map(|word| (*word).to_owned()).collect();
+        words.push(env!("CARGO_BIN_EXE_kube-ovn-daemon").to_owned());
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .arg("--iface=eth1")
+            .arg(format!("--ovs-socket={}", self.server.socket().display()))
+            .arg(format!("--bind-socket={}", self.file("cni.sock").display()))
+            .arg(format!("--diagnostics-socket={}", self.file("diagnostics.sock").display()))
+            .arg(format!("--kubeconfig={}", self.file("kubeconfig").display()))
+            .arg(format!("--cni-conf-dir={}", self.file("net.d").display()))
+            .arg(format!("--cni-conf-file={}", self.file("none").display()))
+            .env("NODE_NAME", "n1")
+            .env_remove("KUBECONFIG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        Process(self.namespace.run(move || command.spawn()).unwrap().unwrap())
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.file("agent.log")).unwrap_or_default()
+    }
+
+    /// Waits until the agent says that an ADD could succeed.
+    pub async fn wait_ready(&self) {
+        let mut last = String::new();
+        for _ in 0..600 {
+            if let Ok((200, _)) = call(&self.file("cni.sock"), "GET", "/api/v1/status", &json!({})).await {
+                return;
+            }
+            last = format!("{:?}", call(&self.file("cni.sock"), "GET", "/api/v1/status", &json!({})).await);
+            // The agent is another process: there is nothing to wait on but asking again.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the agent is not ready: {last}\n{}", self.log());
+    }
+
+    pub async fn add(&self, request: &CniRequest) -> CniResponse {
+        let (code, body) =
+            call(&self.file("cni.sock"), "POST", "/api/v1/add", &serde_json::to_value(request).unwrap())
+                .await
+                .unwrap();
+        let answer: CniResponse = serde_json::from_slice(&body).unwrap();
+        assert_eq!(code, 200, "{}\n{}", answer.error, self.log());
+        answer
+    }
+
+    pub async fn del(&self, request: &CniRequest) {
+        let (code, body) =
+            call(&self.file("cni.sock"), "POST", "/api/v1/del", &serde_json::to_value(request).unwrap())
+                .await
+                .unwrap();
+        assert_eq!(code, 204, "{}", String::from_utf8_lossy(&body));
+    }
+
+    /// Lets the controller have routed a pod.
+    pub fn route_pod(&self, pod: &PodFacts) {
+        self.api.put(
+            "pods",
+            json!({
+                "metadata": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "annotations": pod.annotations},
+                "status": {"phase": "Pending"},
+            }),
+        );
+    }
+}
+
+fn node_object() -> serde_json::Value {
+    json!({
+        "metadata": {"name": "n1", "uid": "node-uid", "annotations": {
+            crds::keys::IP_ADDRESS: "100.64.0.2,fd00:100::2", crds::keys::CIDR: "100.64.0.0/16,fd00:100::/112",
+            crds::keys::GATEWAY: "100.64.0.1,fd00:100::1", crds::keys::MAC_ADDRESS: "0a:58:64:40:00:02",
+            crds::keys::PORT_NAME: "node-n1",
+        }},
+        "status": {"addresses": [{"type": "InternalIP", "address": "172.30.0.11"}]},
+    })
+}
+
+fn subnet_object(name: &str, cidr: &str, gateway: &str) -> serde_json::Value {
+    json!({
+        "metadata": {"name": name, "uid": format!("uid-{name}")},
+        "spec": {"cidrBlock": cidr, "gateway": gateway, "natOutgoing": true, "gatewayType": "distributed",
+            "provider": "ovn", "vpc": "ovn-cluster", "mtu": MTU},
+        "status": {"conditions": [{"type": "Validated", "status": "True"}]},
+    })
+}
+
+/// One HTTP request over a unix socket.
+pub async fn call(
+    socket: &Path,
+    method: &str,
+    path: &str,
+    body: &serde_json::Value,
+) -> anyhow::Result<(u16, Vec<u8>)> {
+    let stream = tokio::net::UnixStream::connect(socket).await?;
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
+    let driver = tokio::spawn(connection);
+    let request = hyper::Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "unix")
+        .header("content-type", "application/json")
+        .body(Full::new(bytes::Bytes::from(body.to_string())))?;
+    let response = sender.send_request(request).await?;
+    let code = response.status().as_u16();
+    let body = response.into_body().collect().await?.to_bytes().to_vec();
+    driver.abort();
+    Ok((code, body))
+}

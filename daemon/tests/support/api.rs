@@ -1,0 +1,194 @@
+//! An API server that knows just what the agent asks for: lists, watches,
+//! merge patches, events. Listens inside a node's namespace.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, patch, post};
+use daemon::sys::Namespace;
+use futures::StreamExt;
+use serde_json::{Value, json};
+use tokio::sync::{broadcast, watch};
+
+#[derive(Clone)]
+pub struct FakeApi(Arc<Inner>);
+
+struct Inner {
+    state: Mutex<Objects>,
+    /// (plural, watch event)
+    events: broadcast::Sender<(String, Value)>,
+    /// Wakes those who wait for a write of the agent.
+    writes: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Objects {
+    /// By plural and `namespace/name`.
+    objects: BTreeMap<(String, String), Value>,
+    version: u64,
+    /// Events that the agent created, as `reason`.
+    reasons: Vec<String>,
+}
+
+fn key(object: &Value) -> String {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    format!("{}/{}", text("/metadata/namespace"), text("/metadata/name"))
+}
+
+/// RFC 7386; conditions are merged by type, as a strategic merge would.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    let target = target.as_object_mut().unwrap();
+    for (name, value) in patch {
+        match value {
+            Value::Null => {
+                target.remove(name);
+            }
+            Value::Array(new) if name == "conditions" => {
+                let mut all = target.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+                all.retain(|old| !new.iter().any(|condition| condition["type"] == old["type"]));
+                all.extend(new.iter().cloned());
+                target.insert(name.clone(), Value::Array(all));
+            }
+            value => merge(target.entry(name.clone()).or_insert(Value::Null), value),
+        }
+    }
+}
+
+impl FakeApi {
+    /// Listens on a port of 127.0.0.1 in the namespace; returns the URL too.
+    pub fn start(namespace: &Namespace) -> (Self, String) {
+        let listener = namespace.run(|| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let inner = Inner {
+            state: Mutex::default(),
+            events: broadcast::Sender::new(4096),
+            writes: watch::Sender::new(0),
+        };
+        let api = Self(Arc::new(inner));
+        let router = Router::new()
+            .route("/api/v1/{plural}", get(list_core))
+            .route("/apis/{group}/v1/{plural}", get(list_group))
+            .route("/api/v1/nodes/{name}", patch(patch_node))
+            .route("/api/v1/nodes/{name}/status", patch(patch_node))
+            .route("/api/v1/namespaces/{namespace}/events", post(create_event))
+            .with_state(api.clone());
+        tokio::spawn(async move {
+            axum::serve(tokio::net::TcpListener::from_std(listener).unwrap(), router).await.unwrap();
+        });
+        (api, url)
+    }
+
+    /// Creates or replaces an object.
+    pub fn put(&self, plural: &str, mut object: Value) {
+        let mut state = self.0.state.lock().unwrap();
+        state.version += 1;
+        object["metadata"]["resourceVersion"] = json!(state.version.to_string());
+        let id = (plural.to_owned(), key(&object));
+        let kind = if state.objects.contains_key(&id) { "MODIFIED" } else { "ADDED" };
+        state.objects.insert(id, object.clone());
+        let _ = self.0.events.send((plural.to_owned(), json!({"type": kind, "object": object})));
+    }
+
+    /// Deletes an object.
+    pub fn delete(&self, plural: &str, namespace: &str, name: &str) {
+        let mut state = self.0.state.lock().unwrap();
+        state.version += 1;
+        let version = state.version.to_string();
+        if let Some(mut object) = state.objects.remove(&(plural.to_owned(), format!("{namespace}/{name}"))) {
+            object["metadata"]["resourceVersion"] = json!(version);
+            let _ = self.0.events.send((plural.to_owned(), json!({"type": "DELETED", "object": object})));
+        }
+    }
+
+    /// An object as it is now.
+    pub fn get(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
+        let state = self.0.state.lock().unwrap();
+        state.objects.get(&(plural.to_owned(), format!("{namespace}/{name}"))).cloned()
+    }
+
+    /// Waits until the agent's writes have made something true.
+    pub async fn wait_node(&self, what: &str, condition: impl Fn(&Value) -> bool) {
+        let mut writes = self.0.writes.subscribe();
+        let wait = writes.wait_for(|_| self.get("nodes", "", "n1").is_some_and(|node| condition(&node)));
+        tokio::time::timeout(Duration::from_secs(30), wait)
+            .await
+            .unwrap_or_else(|_| panic!("timed out: {what}"))
+            .unwrap();
+    }
+
+    /// Reasons of the events that the agent created.
+    pub fn reasons(&self) -> Vec<String> {
+        self.0.state.lock().unwrap().reasons.clone()
+    }
+
+    /// Writes that the agent made, events apart.
+    pub fn writes(&self) -> u64 {
+        *self.0.writes.borrow()
+    }
+
+    fn list(&self, plural: &str, query: &str) -> Response {
+        let state = self.0.state.lock().unwrap();
+        if query.split('&').any(|pair| pair == "watch=true" || pair == "watch=1") {
+            let (receiver, plural) = (self.0.events.subscribe(), plural.to_owned());
+            let stream = futures::stream::unfold((receiver, plural), |(mut receiver, plural)| async move {
+                loop {
+                    let (of, event) = receiver.recv().await.ok()?;
+                    if of == plural {
+                        let line = Bytes::from(format!("{event}\n"));
+                        return Some((Ok::<_, std::io::Error>(line), (receiver, plural)));
+                    }
+                }
+            });
+            return Body::from_stream(stream.boxed()).into_response();
+        }
+        let items: Vec<&Value> =
+            state.objects.iter().filter(|((of, _), _)| of == plural).map(|(_, object)| object).collect();
+        let body = json!({"metadata": {"resourceVersion": state.version.to_string()}, "items": items});
+        axum::Json(body).into_response()
+    }
+}
+
+async fn list_core(
+    State(api): State<FakeApi>,
+    Path(plural): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    api.list(&plural, query.as_deref().unwrap_or_default())
+}
+
+async fn list_group(
+    State(api): State<FakeApi>,
+    Path((_, plural)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    api.list(&plural, query.as_deref().unwrap_or_default())
+}
+
+async fn patch_node(State(api): State<FakeApi>, Path(name): Path<String>, body: Bytes) -> Response {
+    let Some(mut node) = api.get("nodes", "", &name) else { return StatusCode::NOT_FOUND.into_response() };
+    merge(&mut node, &serde_json::from_slice(&body).unwrap());
+    api.put("nodes", node.clone());
+    api.0.writes.send_modify(|writes| *writes += 1);
+    axum::Json(node).into_response()
+}
+
+async fn create_event(State(api): State<FakeApi>, body: Bytes) -> Response {
+    let event: Value = serde_json::from_slice(&body).unwrap();
+    let reason = event["reason"].as_str().unwrap_or_default().to_owned();
+    api.0.state.lock().unwrap().reasons.push(reason);
+    (StatusCode::CREATED, axum::Json(event)).into_response()
+}
