@@ -143,8 +143,16 @@ impl Core {
 
     /// Leases depend on which ports are in the database.
     fn note_ports(&mut self, keys: &BTreeSet<RowKey>) {
-        for key in keys.iter().filter(|key| key.table == Table::LogicalSwitchPort) {
-            self.world.port_row(key.key.clone(), self.commit.present(key));
+        for key in keys {
+            match key.table {
+                Table::LogicalSwitchPort => {
+                    self.world.port_row(key.key.clone(), self.commit.present(key));
+                }
+                Table::LogicalRouterPort => {
+                    self.world.router_port_row(&key.key, self.commit.router_port_mac(key));
+                }
+                _ => {}
+            }
         }
     }
 

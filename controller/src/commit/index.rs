@@ -284,7 +284,7 @@ fn difference(change: &RowChange, column: &str) -> (Vec<Uuid>, Vec<Uuid>) {
     let empty = AtomSet::new();
     let of = |row: &Option<Arc<Row>>| row.as_ref().and_then(|row| row.set(column)).cloned();
     let (old, new) = (of(&change.old), of(&change.new));
-    let (old, new) = (old.as_ref().unwrap_or(&empty), new.as_ref().unwrap_or(&empty));
-    let only = |a: &AtomSet, b: &AtomSet| a.difference(b).filter_map(ovsdb::Atom::as_uuid).collect();
-    (only(old, new), only(new, old))
+    let (gone, come) = old.as_ref().unwrap_or(&empty).delta(new.as_ref().unwrap_or(&empty));
+    let uuids = |atoms: Vec<ovsdb::Atom>| atoms.iter().filter_map(ovsdb::Atom::as_uuid).collect();
+    (uuids(gone), uuids(come))
 }

@@ -11,20 +11,24 @@
 mod build;
 mod diff;
 mod epoch;
+mod flights;
 mod index;
+mod inspect;
+mod leadership;
 mod pending;
 mod plan;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use ovsdb::{OperationResult, Replica, Row, RowChange, Schema, TransactError, TransactErrorKind, Uuid};
+use ovsdb::{Replica, RowChange, Schema, Uuid};
 
 use crate::desired::{Desired, Touched};
 use crate::facts::{Facts, Keep, MemberFact, RowFact, RowKey, Table};
 use crate::io::{Config, Output};
 use crate::view::UnitKey;
-use crate::world::PortRow;
 
 pub use epoch::EPOCH_KEY;
 use epoch::Epoch;
@@ -316,192 +320,6 @@ impl Commit {
         std::mem::take(&mut self.notify)
     }
 
-    /// The connection is lost: what was in flight may or may not have happened. The
-    /// next load tells.
-    pub fn lost(&mut self) {
-        self.connected = false;
-        if let Epoch::Writing(_, token, _) = &self.epoch {
-            self.epoch = Epoch::Elected(token.clone());
-        }
-        for (_, flight) in std::mem::take(&mut self.flights) {
-            self.counters.lost += 1;
-            self.land(&flight.groups);
-        }
-        self.failed.clear();
-        self.isolate.clear();
-    }
-
-    /// Groups whose transaction is over: done, or ready again.
-    fn land(&mut self, groups: &[Group]) {
-        for group in groups {
-            if self.pending.items(group).is_empty() {
-                self.pending.forget(group);
-                self.settled(group);
-            } else if self.pending.phase(group) == Some(Phase::InFlight) {
-                self.pending.set_ready(group);
-            }
-        }
-    }
-
-    /// A transaction was answered; its updates are in the replica already.
-    pub fn reply(&mut self, now_ms: u64, tag: u64, result: Result<Vec<OperationResult>, TransactError>) {
-        if let Epoch::Writing(ours, ..) = &self.epoch
-            && *ours == tag
-        {
-            return self.epoch_reply(result.err());
-        }
-        let Some(flight) = self.flights.remove(&tag) else { return };
-        match result {
-            Ok(_) => {
-                for group in &flight.groups {
-                    if self.pending.items(group).is_empty() {
-                        continue;
-                    }
-                    self.counters.unconverged += 1;
-                    let times = self.unconverged.entry(group.clone()).or_default();
-                    *times += 1;
-                    if *times >= UNCONVERGED {
-                        let error = "acknowledged, but the database does not show it; another writer \
-                                     may be changing the same rows";
-                        self.back_off(now_ms, group, error.to_owned());
-                    }
-                }
-                self.land(&flight.groups);
-            }
-            Err(error) => self.refused(now_ms, tag, &flight, &error),
-        }
-        if self.flights.is_empty() {
-            self.failed.clear();
-        }
-    }
-
-    fn refused(&mut self, now_ms: u64, tag: u64, flight: &Flight, error: &TransactError) {
-        self.failed.insert(tag);
-        match error.kind {
-            // The only waits are fences.
-            TransactErrorKind::WaitTimedOut => {
-                self.land(&flight.groups);
-                self.fence_off();
-            }
-            TransactErrorKind::Disconnected => {
-                self.counters.lost += 1;
-                self.connected = false;
-                self.land(&flight.groups);
-            }
-            _ if error.retryable() => {
-                self.counters.failures += 1;
-                for group in &flight.groups {
-                    self.back_off(now_ms, group, error.to_string());
-                }
-                self.land(&flight.groups);
-            }
-            // It referred to rows of a transaction that failed: no fault of its own.
-            _ if flight.after.iter().any(|tag| self.failed.contains(tag)) => {
-                self.counters.failures += 1;
-                self.land(&flight.groups);
-            }
-            _ => {
-                self.counters.failures += 1;
-                match flight.groups.as_slice() {
-                    [culprit] => self.back_off(now_ms, culprit, error.to_string()),
-                    several => {
-                        let (a, b) = several.split_at(several.len() / 2);
-                        self.isolate.push_back(a.to_vec());
-                        self.isolate.push_back(b.to_vec());
-                    }
-                }
-                self.land(&flight.groups);
-            }
-        }
-    }
-
-    fn back_off(&mut self, now_ms: u64, group: &Group, error: String) {
-        let failures = self.back_offs.get(group).map_or(0, |b| b.failures) + 1;
-        let delay = BACK_OFF_MS.0.saturating_mul(1 << failures.min(8).saturating_sub(1)).min(BACK_OFF_MS.1);
-        let until_ms = now_ms + delay;
-        let back_off = BackOff { until_ms, failures, error };
-        if let Some(old) = self.back_offs.insert(group.clone(), back_off) {
-            self.due.remove(&(old.until_ms, group.clone()));
-        }
-        self.due.insert((until_ms, group.clone()));
-        self.pending.set_phase(group, Phase::BackOff);
-        self.notify.extend(group.unit().cloned());
-    }
-
-    /// Why a unit's rows can't be written, if they can't.
-    pub fn error(&self, unit: &UnitKey) -> Option<&str> {
-        self.back_offs.get(&Group::Unit(unit.clone())).map(|b| b.error.as_str())
-    }
-
-    // Leadership.
-
-    /// We are the leader.
-    pub fn elected(&mut self, token: Arc<str>) {
-        self.fenced = false;
-        self.epoch = Epoch::Elected(token);
-        self.resolve_epoch();
-    }
-
-    /// We are not the leader any more. What is in flight is behind the fence.
-    pub fn deposed(&mut self) {
-        self.epoch = Epoch::Follower;
-        for (_, flight) in std::mem::take(&mut self.flights) {
-            self.land(&flight.groups);
-        }
-        self.isolate.clear();
-    }
-
-    /// Our token is in the database.
-    pub fn writing(&self) -> bool {
-        matches!(self.epoch, Epoch::Held(_))
-    }
-
-    fn global(&self) -> Option<&Arc<Row>> {
-        self.index.replica()?.table(Table::NbGlobal.name())?.rows().next()
-    }
-
-    /// After a reload: did the token make it before the connection was lost?
-    fn resolve_epoch(&mut self) {
-        if let Epoch::Elected(token) = &self.epoch
-            && self.connected
-            && epoch::token(self.global()) == Some(token)
-        {
-            self.epoch = Epoch::Held(token.clone());
-        }
-        self.watch_epoch();
-    }
-
-    fn watch_epoch(&mut self) {
-        if let Epoch::Held(token) = &self.epoch
-            && epoch::token(self.global()) != Some(token)
-        {
-            self.fence_off();
-        }
-    }
-
-    fn fence_off(&mut self) {
-        self.fenced |= self.epoch != Epoch::Fenced;
-        self.epoch = Epoch::Fenced;
-    }
-
-    fn epoch_reply(&mut self, error: Option<TransactError>) {
-        let Epoch::Writing(_, token, replaced) = std::mem::take(&mut self.epoch) else { return };
-        let now = epoch::token(self.global());
-        match error {
-            None => self.epoch = Epoch::Held(token),
-            // Somebody else took over after us; the Lease knows who is right.
-            Some(e) if e.kind == TransactErrorKind::WaitTimedOut && now != replaced.as_deref() => {
-                self.fence_off();
-            }
-            Some(e) => {
-                self.connected &= e.kind != TransactErrorKind::Disconnected;
-                self.epoch = Epoch::Elected(token);
-            }
-        }
-    }
-
-    // Output.
-
     /// Transactions to send now, and whether the fence refused us since the last
     /// call. Nothing but the epoch token is written before everything is compiled
     /// (`ready`): until then every row would look unwanted.
@@ -554,79 +372,5 @@ impl Commit {
         };
         let name = format!("{}|{}|{epoch}|{}", key.table.name(), key.key, self.incarnations);
         Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes())
-    }
-
-    // Diagnostics.
-
-    /// Numbers since the start.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    /// Open groups and items, transactions in flight, groups in back-off.
-    pub fn backlog(&self) -> (usize, usize, usize, usize) {
-        let (groups, items) = self.pending.len();
-        (groups, items, self.flights.len(), self.back_offs.len())
-    }
-
-    /// Rows of known tables that are not ours.
-    pub fn unclaimed(&self) -> &BTreeMap<Table, usize> {
-        self.index.unclaimed()
-    }
-
-    /// Port rows, for leases.
-    pub fn ports(&self) -> Vec<PortRow> {
-        self.index.ports()
-    }
-
-    /// A row with that natural key is in the replica.
-    pub fn present(&self, key: &RowKey) -> bool {
-        self.index.find(key).next().is_some()
-    }
-
-    /// The replica, once loaded.
-    pub fn replica(&self) -> Option<&Replica> {
-        self.index.replica()
-    }
-
-    /// The database is connected and loaded.
-    pub fn connected(&self) -> bool {
-        self.connected
-    }
-
-    /// State of one wanted row in a word.
-    pub fn state_of(&self, key: &RowKey) -> &'static str {
-        let group = self.pending.group_of(&Item::Row(key.clone()));
-        match group.and_then(|group| self.pending.phase(group)) {
-            None if self.present(key) => "in the database",
-            None => "absent",
-            Some(Phase::Ready(..)) => "to be written",
-            Some(Phase::InFlight) => "being written",
-            Some(Phase::Blocked) => "waits for a row it refers to",
-            Some(Phase::BackOff) => "failed, will be tried again",
-        }
-    }
-
-    /// What would change, in words, without writing anything (`weir plan`).
-    pub fn plan(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        for (group, _) in self.pending.groups() {
-            for item in self.pending.items(group) {
-                lines.push(match item {
-                    Item::Row(key) if self.present(&key) => format!("change {key}"),
-                    Item::Row(key) => format!("add {key}"),
-                    Item::Member(m) if self.member_present(&m) => {
-                        format!("take {} out of {} {}", m.element, m.row, m.column)
-                    }
-                    Item::Member(m) => format!("put {} into {} {}", m.element, m.row, m.column),
-                    Item::Stray(table, uuid) => match self.index.key(&uuid) {
-                        Some(key) => format!("delete {key}"),
-                        None => format!("delete {} {uuid}", table.name()),
-                    },
-                });
-            }
-        }
-        lines.sort();
-        lines
     }
 }

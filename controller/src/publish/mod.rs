@@ -8,6 +8,7 @@
 //! what is newest when its turn comes is sent. A write that was acknowledged is
 //! remembered until the watch shows it, so that nothing is sent twice.
 
+mod belief;
 mod json;
 mod plan;
 
@@ -22,6 +23,7 @@ use crate::io::{KubeError, KubeWrite, Output};
 use crate::view::UnitKey;
 use crate::world::World;
 
+use belief::{Believed, believe, effective, still_believed};
 use plan::{Observed, Plan};
 
 /// Writes in flight at most.
@@ -49,13 +51,6 @@ pub struct Counters {
     pub invalid: u64,
     /// Events.
     pub events: u64,
-}
-
-/// An acknowledged write that no watch has shown yet.
-enum Believed {
-    Patched { uid: String, patch: Value },
-    Created { body: Value, instead_of: Option<String> },
-    Deleted { uid: String },
 }
 
 #[derive(Default)]
@@ -304,7 +299,9 @@ impl Publish {
         if state.in_flight.is_some() {
             return None;
         }
-        settle_belief(state, now_ms, watched.as_ref());
+        if !state.believed.as_ref().is_some_and(|b| still_believed(b, now_ms, watched.as_ref())) {
+            state.believed = None;
+        }
         if state.gone.is_some() && state.gone.as_ref() != watched.as_ref().map(|o| &o.uid) {
             state.gone = None;
         }
@@ -468,81 +465,6 @@ fn first_write(
         (None, Some(status)) => patch(true, status),
         (None, None) if plan.delete => Some(KubeWrite::Delete { object, uid }),
         (None, None) => None,
-    }
-}
-
-fn believe(old: Option<Believed>, write: KubeWrite) -> Believed {
-    match (old, write) {
-        (old, KubeWrite::Create { body, .. }) => {
-            let instead_of = match old {
-                Some(Believed::Deleted { uid }) => Some(uid),
-                _ => None,
-            };
-            Believed::Created { body, instead_of }
-        }
-        (_, KubeWrite::Delete { uid, .. }) => Believed::Deleted { uid: uid.to_string() },
-        (old, KubeWrite::Patch { uid, mut patch, .. }) => {
-            if let Some(Value::Object(metadata)) = patch.get_mut("metadata") {
-                metadata.remove("resourceVersion");
-            }
-            let patch = match old {
-                Some(Believed::Patched { uid: other, patch: mut all }) if *other == *uid => {
-                    // Nulls of both must survive, so merge as documents, not as a patch.
-                    overlay(&mut all, patch);
-                    all
-                }
-                _ => patch,
-            };
-            Believed::Patched { uid: uid.to_string(), patch }
-        }
-    }
-}
-
-/// Merges one patch into another, so that applying the result is applying both.
-fn overlay(all: &mut Value, patch: Value) {
-    match (all, patch) {
-        (Value::Object(all), Value::Object(patch)) => {
-            for (key, value) in patch {
-                overlay(all.entry(key).or_insert(Value::Null), value);
-            }
-        }
-        (all, patch) => *all = patch,
-    }
-}
-
-/// Stops believing what the watch shows, contradicts, or never showed in time.
-fn settle_belief(state: &mut State, now_ms: u64, watched: Option<&Observed>) {
-    let Some((believed, until)) = &state.believed else { return };
-    let over = match (believed, watched) {
-        _ if *until <= now_ms => true,
-        (Believed::Patched { uid, patch }, Some(o)) => o.uid != *uid || json::holds(Some(&o.content), patch),
-        (Believed::Patched { .. }, None) => true,
-        (Believed::Created { instead_of, .. }, Some(o)) => instead_of.as_ref() != Some(&o.uid),
-        (Believed::Created { .. }, None) => false,
-        (Believed::Deleted { uid }, Some(o)) => o.uid != *uid,
-        (Believed::Deleted { .. }, None) => true,
-    };
-    if over {
-        state.believed = None;
-    }
-}
-
-/// What the watch shows, with what we know to be written on top.
-fn effective(believed: Option<&Believed>, watched: Option<Observed>) -> Option<Observed> {
-    match believed {
-        None => watched,
-        Some(Believed::Deleted { .. }) => None,
-        Some(Believed::Created { body, .. }) => Some(Observed {
-            uid: String::new(),
-            resource_version: String::new(),
-            generation: 0,
-            deleting: false,
-            content: body.clone(),
-        }),
-        Some(Believed::Patched { patch, .. }) => watched.map(|mut o| {
-            json::apply(&mut o.content, patch);
-            o
-        }),
     }
 }
 

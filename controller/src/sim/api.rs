@@ -153,7 +153,7 @@ impl Api {
                 if !version.is_null() && version != value["metadata"]["resourceVersion"] {
                     return Err(KubeError::Retry("conflict".into()));
                 }
-                assert!(*status == !patch["status"].is_null(), "status only through its subresource");
+                assert_eq!(*status, patch.get("status").is_some(), "status only through its subresource");
                 merge(&mut patch, &json!({ "metadata": { "resourceVersion": null } }));
                 let before = value.clone();
                 merge(value, &patch);

@@ -1,7 +1,7 @@
 //! Controllers, database and API server on one bench, and the scheduler that lets
 //! them make steps in an order drawn from a seed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ovsdb::testing::{Database, northbound};
@@ -210,6 +210,10 @@ impl Bench {
                 Output::Fenced => process.fenced = true,
             }
         }
+        // One write per object in flight, a bounded number in all.
+        let objects: BTreeSet<_> = process.writes.iter().map(|(_, write)| target(write)).collect();
+        assert_eq!(objects.len(), process.writes.len());
+        assert!(process.writes.len() + process.answers.len() <= 64);
     }
 
     /// Everybody else's transaction.
@@ -381,6 +385,14 @@ impl Bench {
         let fences = |ops: &Vec<Operation>| matches!(ops.first(), Some(Operation::Wait { .. }));
         let epoch = |ops: &Vec<Operation>| format!("{ops:?}").matches("weir-epoch").count() >= 2;
         self.processes[index].transactions.iter().filter(|ops| fences(ops) && !epoch(ops)).count()
+    }
+}
+
+fn target(write: &KubeWrite) -> &ObjectRef {
+    match write {
+        KubeWrite::Create { object, .. }
+        | KubeWrite::Patch { object, .. }
+        | KubeWrite::Delete { object, .. } => object,
     }
 }
 

@@ -10,10 +10,12 @@ mod bench;
 mod churn;
 mod faults;
 mod orders;
+mod real;
 mod restarts;
+mod scale;
 
 pub(crate) use api::Api;
-pub(crate) use bench::Bench;
+pub(crate) use bench::{Bench, config};
 
 /// A small seeded generator (xorshift64*): the same seed is the same run.
 #[derive(Clone, Debug)]

@@ -1,0 +1,304 @@
+//! Commit by itself: a desired state, an in-memory database, nothing else.
+
+use std::collections::BTreeMap;
+
+use ovsdb::testing::{Database, northbound};
+use ovsdb::{Row, Value};
+
+use super::*;
+use crate::engine::Recompiled;
+use crate::facts::Column;
+use crate::sim::config;
+
+struct Bench {
+    commit: Commit,
+    desired: Desired,
+    facts: BTreeMap<UnitKey, Arc<Facts>>,
+    db: Database,
+    now_ms: u64,
+    sent: Vec<Vec<ovsdb::Operation>>,
+}
+
+fn ids(pairs: &[(&str, &str)]) -> Value {
+    Value::string_map(pairs.iter().copied())
+}
+
+fn switch(name: &str) -> RowFact {
+    let columns = [
+        ("name", Column::Whole(Value::string(name))),
+        ("external_ids", Column::Whole(ids(&[("vendor", "kube-ovn")]))),
+    ];
+    RowFact { row: RowKey::new(Table::LogicalSwitch, name), parent: None, columns: columns.into() }
+}
+
+fn port(name: &str, parent: &str) -> RowFact {
+    let columns = [
+        ("name", Column::Whole(Value::string(name))),
+        ("addresses", Column::Whole(Value::strings(["02:00:00:00:00:01 10.16.0.5"]))),
+        (
+            "external_ids",
+            Column::Whole(ids(&[("vendor", "kube-ovn"), ("ls", parent), ("pod", &name.replace('.', "/"))])),
+        ),
+    ];
+    RowFact {
+        row: RowKey::new(Table::LogicalSwitchPort, name),
+        parent: Some((RowKey::new(Table::LogicalSwitch, parent), "ports")),
+        columns: columns.into(),
+    }
+}
+
+fn router() -> RowFact {
+    let columns = [("name", Column::Whole(Value::string("ovn-cluster")))];
+    RowFact { row: RowKey::new(Table::LogicalRouter, "ovn-cluster"), parent: None, columns: columns.into() }
+}
+
+fn policy(priority: i64, matching: &str) -> RowFact {
+    let key = format!("ovn-cluster|{priority}|{matching}");
+    RowFact {
+        row: RowKey::new(Table::Policy, key),
+        parent: Some((RowKey::new(Table::LogicalRouter, "ovn-cluster"), "policies")),
+        columns: [
+            ("priority", Column::Whole(Value::integer(priority))),
+            ("match", Column::Whole(Value::string(matching))),
+            ("action", Column::Whole(Value::string("allow"))),
+        ]
+        .into(),
+    }
+}
+
+fn pod(name: &str) -> UnitKey {
+    UnitKey::Pod("web".into(), name.into())
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mut bench = Self {
+            commit: Commit::default(),
+            desired: Desired::default(),
+            facts: BTreeMap::new(),
+            db: Database::new(northbound()),
+            now_ms: 0,
+            sent: Vec::new(),
+        };
+        bench.load();
+        bench.commit.elected("t".into());
+        bench.run();
+        bench.sent.clear();
+        bench
+    }
+
+    fn load(&mut self) {
+        let changes = self.db.replica().changes_since(&Database::new(northbound()).replica());
+        let schema = self.db.schema().clone();
+        self.commit.loaded(&config(), &self.desired, self.db.replica(), &changes, schema);
+    }
+
+    fn set(&mut self, unit: UnitKey, rows: Vec<RowFact>, members: Vec<MemberFact>) {
+        let new = Arc::new(Facts { rows, members, ..Facts::default() });
+        let old = self.facts.insert(unit.clone(), new.clone()).unwrap_or_default();
+        let touched = self.desired.update(&Recompiled { unit: unit.clone(), old, new });
+        self.commit.touch(&self.desired, &unit, &touched);
+    }
+
+    fn outside(&mut self, operations: &[ovsdb::Operation]) {
+        let changes = self.db.must(operations);
+        self.commit.changed(&config(), &self.desired, self.db.replica(), &changes);
+    }
+
+    /// One wave: what is sent now, carried out and answered.
+    fn wave(&mut self) -> usize {
+        let outputs = self.commit.outputs(self.now_ms, &self.desired, true);
+        for output in &outputs {
+            let Output::Transact { tag, operations } = output else { continue };
+            self.sent.push(operations.clone());
+            let (result, changes) = self.db.execute(operations);
+            self.commit.changed(&config(), &self.desired, self.db.replica(), &changes);
+            self.commit.reply(self.now_ms, *tag, result);
+        }
+        outputs.len()
+    }
+
+    fn run(&mut self) {
+        for _ in 0..1000 {
+            if self.wave() == 0 {
+                return;
+            }
+        }
+        panic!("never quiet: {:?}", self.commit.backlog());
+    }
+
+    fn find(&self, table: Table, name: &str) -> Option<Arc<Row>> {
+        let replica = self.db.replica();
+        replica.table(table.name())?.find_one("name", &Value::string(name)).cloned()
+    }
+}
+
+#[test]
+fn a_row_that_changes_its_parent_moves_and_keeps_its_identity() {
+    let mut bench = Bench::new();
+    bench.set(UnitKey::Subnet("ovn-default".into()), vec![switch("ovn-default")], vec![]);
+    bench.set(UnitKey::Subnet("join".into()), vec![switch("join")], vec![]);
+    bench.set(pod("a"), vec![port("a.web", "ovn-default")], vec![]);
+    bench.run();
+    let before = bench.find(Table::LogicalSwitchPort, "a.web").unwrap().uuid;
+    bench.sent.clear();
+    bench.set(pod("a"), vec![port("a.web", "join")], vec![]);
+    bench.run();
+    assert_eq!(bench.sent.len(), 1);
+    let after = bench.find(Table::LogicalSwitchPort, "a.web").unwrap();
+    assert_eq!(after.uuid, before);
+    let holds = |name: &str| {
+        bench.find(Table::LogicalSwitch, name).unwrap().set("ports").unwrap().contains(&before.into())
+    };
+    assert!(holds("join") && !holds("ovn-default"));
+}
+
+#[test]
+fn every_transaction_is_fenced_and_bounded() {
+    let mut bench = Bench::new();
+    bench.set(UnitKey::Subnet("ovn-default".into()), vec![switch("ovn-default")], vec![]);
+    for i in 0..5000 {
+        bench.set(pod(&format!("p-{i}")), vec![port(&format!("p-{i}.web"), "ovn-default")], vec![]);
+    }
+    let first = bench.wave();
+    assert!(first > 1);
+    let operations: usize = bench.sent.iter().map(Vec::len).sum();
+    assert!(operations <= 2200, "{operations}");
+    bench.run();
+    for operations in &bench.sent {
+        assert!(matches!(&operations[0], ovsdb::Operation::Wait { timeout: Some(0), .. }));
+        assert!(operations.len() <= 1 + 100 + 2, "{}", operations.len());
+    }
+    assert_eq!(bench.find(Table::LogicalSwitch, "ovn-default").unwrap().set("ports").unwrap().len(), 5000);
+}
+
+#[test]
+fn ports_go_before_bulk_repair() {
+    let mut bench = Bench::new();
+    bench.set(UnitKey::Subnet("ovn-default".into()), vec![switch("ovn-default")], vec![]);
+    bench.run();
+    // Bulk of many units, far more than a wave.
+    for i in 0..400 {
+        let unit = UnitKey::Vpc(format!("v-{i:03}").into());
+        let rows = (0..40).map(|n| policy(31_000, &format!("ip4.dst == 10.{n}.0.0/16 && {i}")));
+        bench.set(unit, rows.collect(), vec![]);
+    }
+    bench.set(UnitKey::Vpc("ovn-cluster".into()), vec![router()], vec![]);
+    bench.wave();
+    bench.wave();
+    bench.set(pod("late"), vec![port("late.web", "ovn-default")], vec![]);
+    bench.sent.clear();
+    bench.wave();
+    let first = format!("{:?}", bench.sent[0]);
+    assert!(first.contains("late.web") && !first.contains("Logical_Router_Policy"), "{first}");
+    let operations: usize = bench.sent.iter().map(Vec::len).sum();
+    assert!(operations < 900, "bulk took {operations} operations of a wave");
+    assert!(bench.find(Table::LogicalSwitchPort, "late.web").is_some());
+    bench.run();
+    assert_eq!(bench.db.replica().table("Logical_Router_Policy").unwrap().len(), 400 * 40);
+}
+
+#[test]
+fn a_culprit_is_found_told_and_tried_again_with_patience() {
+    let mut bench = Bench::new();
+    bench.set(UnitKey::Vpc("ovn-cluster".into()), vec![router()], vec![]);
+    bench.run();
+    for i in 0..40 {
+        // Priorities above 32767 are refused by the schema.
+        let priority = if i == 17 { 99_999 } else { 30_000 };
+        let unit = UnitKey::Subnet(format!("s-{i:02}").into());
+        bench.set(unit, vec![policy(priority, &format!("ip4.dst == 10.0.{i}.0/24"))], vec![]);
+    }
+    bench.run();
+    let policies = |bench: &Bench| bench.db.replica().table("Logical_Router_Policy").unwrap().len();
+    assert_eq!(policies(&bench), 39);
+    let culprit = UnitKey::Subnet("s-17".into());
+    assert!(bench.commit.error(&culprit).unwrap().contains("constraint"));
+    assert_eq!(bench.commit.back_offs.len(), 1);
+    assert!(!bench.commit.committed(&culprit, &bench.facts[&culprit]));
+    let failures = bench.commit.counters().failures;
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        let at = bench.commit.wake_at().unwrap();
+        waits.push(at - bench.now_ms);
+        bench.now_ms = at;
+        bench.run();
+    }
+    assert_eq!(bench.commit.counters().failures, failures + 4);
+    assert!(waits.windows(2).all(|w| w[1] == 2 * w[0]), "{waits:?}");
+    // New facts are tried at once, and end the error.
+    bench.set(culprit.clone(), vec![policy(30_000, "ip4.dst == 10.0.17.0/24")], vec![]);
+    bench.run();
+    assert_eq!((policies(&bench), bench.commit.error(&culprit)), (40, None));
+    assert_eq!(bench.commit.wake_at(), None);
+}
+
+#[test]
+fn of_doubled_rows_one_stays_and_others_keys_are_left_alone() {
+    let mut bench = Bench::new();
+    let (router_uuid, a, b) = (Uuid::from_u128(1), Uuid::from_u128(2), Uuid::from_u128(3));
+    let row = |uuid: Uuid, options: &[(&str, &str)]| {
+        ovsdb::Operation::insert("Logical_Router_Policy")
+            .uuid(uuid)
+            .column("priority", Value::integer(31_000))
+            .column("match", "ip4.dst == 10.16.0.0/16")
+            .column("action", "allow")
+            .column("options", ids(options))
+            .column("external_ids", ids(&[("vendor", "kube-ovn"), ("subnet", "ovn-default")]))
+            .build()
+    };
+    bench.outside(&[
+        row(a, &[("odd", "1")]),
+        row(b, &[]),
+        ovsdb::Operation::insert("Logical_Router")
+            .uuid(router_uuid)
+            .column("name", "ovn-cluster")
+            .column("policies", Value::uuids([a, b]))
+            .build(),
+    ]);
+    let mut wanted = policy(31_000, "ip4.dst == 10.16.0.0/16");
+    let keys = [("vendor", "kube-ovn"), ("subnet", "ovn-default")];
+    let keys = keys.map(|(k, v)| (Arc::from(k), Arc::from(v))).into();
+    wanted.columns.insert("external_ids", Column::Keys(keys));
+    wanted.columns.insert("options", Column::Whole(Value::empty_map()));
+    bench.set(UnitKey::Vpc("ovn-cluster".into()), vec![router()], vec![]);
+    bench.set(UnitKey::Subnet("ovn-default".into()), vec![wanted], vec![]);
+    bench.run();
+    let policies = |bench: &Bench| -> Vec<Arc<Row>> {
+        let replica = bench.db.replica();
+        replica.table("Logical_Router_Policy").unwrap().rows().cloned().collect()
+    };
+    assert_eq!(policies(&bench).iter().map(|r| r.uuid).collect::<Vec<_>>(), [b]);
+    let hand = ids(&[("subnet", "wrong"), ("x", "y")]);
+    bench.outside(&[ovsdb::Operation::update("Logical_Router_Policy")
+        .by_uuid(b)
+        .column("external_ids", hand)
+        .build()]);
+    bench.run();
+    let repaired = ids(&[("vendor", "kube-ovn"), ("subnet", "ovn-default"), ("x", "y")]);
+    assert_eq!(policies(&bench)[0].get("external_ids"), Some(&repaired));
+}
+
+#[test]
+fn a_failed_transaction_takes_no_innocent_along() {
+    let mut bench = Bench::new();
+    // The switch can't be made; its ports wait without being blamed.
+    let mut broken = switch("ovn-default");
+    broken.columns.insert("other_config", Column::Whole(Value::string_map([("a", "b")])));
+    let mut bad = policy(99_999, "x");
+    bad.parent = Some((RowKey::new(Table::LogicalRouter, "ovn-cluster"), "policies"));
+    bench.set(UnitKey::Vpc("ovn-cluster".into()), vec![router()], vec![]);
+    bench.set(UnitKey::Subnet("ovn-default".into()), vec![broken.clone(), bad], vec![]);
+    for i in 0..10 {
+        bench.set(pod(&format!("p-{i}")), vec![port(&format!("p-{i}.web"), "ovn-default")], vec![]);
+    }
+    bench.run();
+    assert!(bench.commit.error(&UnitKey::Subnet("ovn-default".into())).is_some());
+    for i in 0..10 {
+        assert_eq!(bench.commit.error(&pod(&format!("p-{i}"))), None);
+    }
+    bench.set(UnitKey::Subnet("ovn-default".into()), vec![broken], vec![]);
+    bench.run();
+    assert_eq!(bench.find(Table::LogicalSwitch, "ovn-default").unwrap().set("ports").unwrap().len(), 10);
+    assert_eq!(bench.commit.backlog(), (0, 0, 0, 0));
+}
