@@ -268,3 +268,121 @@ impl Visitor<'_> for PositionSeed<'_> {
         self.0.position(name).ok_or_else(|| E::custom(format!("column {name} is not monitored")))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::notation::tests::{column_type, value};
+    use crate::schema::{ColumnSchema, Schema, TableSchema, UNLIMITED};
+
+    /// The difference that a server sends, by the letter of its manual.
+    fn difference(old: &Value, new: &Value, ty: &ColumnType) -> Value {
+        match (old, new) {
+            _ if ty.max == 1 => new.clone(),
+            (Value::Set(old), Value::Set(new)) => {
+                Value::Set(old.difference(new).chain(new.difference(old)).cloned().collect())
+            }
+            (Value::Map(old), Value::Map(new)) => {
+                let gone = old.iter().filter(|(k, _)| !new.contains_key(k));
+                let set = new.iter().filter(|(k, v)| old.get(k) != Some(v));
+                Value::Map(gone.chain(set).map(|(k, v)| (k.clone(), v.clone())).collect())
+            }
+            _ => unreachable!("shapes differ"),
+        }
+    }
+
+    fn replica(ty: &ColumnType) -> Replica {
+        let table = TableSchema {
+            columns: [("c".to_owned(), ColumnSchema::new(ty.clone()))].into(),
+            indexes: vec![vec!["c".into()]],
+            is_root: true,
+            max_rows: UNLIMITED,
+        };
+        let schema = Schema {
+            name: "D".into(),
+            version: String::new(),
+            cksum: String::new(),
+            tables: [("T".to_owned(), table)].into(),
+        };
+        Replica::new(Arc::new(schema), &[("T".to_owned(), Vec::new())].into(), &[])
+    }
+
+    fn steps() -> impl Strategy<Value = (ColumnType, Vec<(u8, Option<Value>)>)> {
+        column_type().prop_flat_map(|ty| {
+            let step = (0..5u8, prop::option::weighted(0.8, value(&ty)));
+            (Just(ty), prop::collection::vec(step, 1..25))
+        })
+    }
+
+    proptest! {
+        /// Rows come, change and go; after each update the replica, its index and
+        /// the changes told are what a model says.
+        #[test]
+        fn updates_match_a_model((ty, steps) in steps()) {
+            let mut replica = replica(&ty);
+            let mut model: BTreeMap<Uuid, Value> = BTreeMap::new();
+            let mut interner = Interner::default();
+            for (row, new) in steps {
+                let uuid = Uuid::from_u128(row.into());
+                let update = match (model.get(&uuid), &new) {
+                    (None, None) => continue,
+                    (None, Some(new)) if *new == ty.default_value() => json!({"insert": {}}),
+                    (None, Some(new)) => json!({"insert": {"c": new.to_json()}}),
+                    (Some(_), None) => json!({"delete": null}),
+                    (Some(old), Some(new)) => json!({"modify": {"c": difference(old, new, &ty).to_json()}}),
+                };
+                let before = replica.clone();
+                let text = json!({"T": {uuid.to_string(): update}}).to_string();
+                let changes = replica.apply_updates(&text, &mut interner).unwrap();
+                let old = match new {
+                    Some(new) => model.insert(uuid, new),
+                    None => model.remove(&uuid),
+                };
+                prop_assert_eq!(changes.len(), 1);
+                let held = |row: &Option<Arc<Row>>| row.as_ref().and_then(|r| r.get("c").cloned());
+                prop_assert_eq!(held(&changes[0].old), old);
+                prop_assert_eq!(held(&changes[0].new), model.get(&uuid).cloned());
+                let table = replica.table("T").unwrap();
+                prop_assert_eq!(table.len(), model.len());
+                for (uuid, value) in &model {
+                    prop_assert_eq!(table.get(uuid).unwrap().get("c"), Some(value));
+                    let found: Vec<Uuid> = table.find_by("c", value).map(|r| r.uuid).collect();
+                    let expected: Vec<Uuid> = model.iter().filter(|(_, v)| *v == value).map(|(u, _)| *u).collect();
+                    prop_assert_eq!(found, expected);
+                }
+                let really: Vec<RowChange> = changes.into_iter().filter(|c| c.old != c.new).collect();
+                prop_assert_eq!(replica.changes_since(&before), really);
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error() {
+        let ty = ColumnType::set(crate::schema::BaseType::plain(crate::schema::AtomType::String));
+        let uuid = Uuid::from_u128(1).to_string();
+        for update in [
+            json!({"Nope": {}}),
+            json!({"T": {&uuid: {"modify": {"c": "x"}}}}),
+            json!({"T": {&uuid: {"delete": null}}}),
+            json!({"T": {&uuid: {"insert": {"nope": 1}}}}),
+            json!({"T": {&uuid: {"insert": {"c": 1}}}}),
+            json!({"T": {&uuid: {"replace": {"c": "x"}}}}),
+            json!({"T": {&uuid: {}}}),
+            json!({"T": {"no uuid": {"insert": {}}}}),
+            json!([]),
+        ] {
+            let mut replica = replica(&ty);
+            assert!(replica.apply_updates(&update.to_string(), &mut Interner::off()).is_err(), "{update}");
+        }
+        let mut replica = replica(&ty);
+        let insert = json!({"T": {&uuid: {"insert": {"c": "x"}}}}).to_string();
+        replica.apply_updates(&insert, &mut Interner::off()).unwrap();
+        let again = replica.apply_updates(&insert, &mut Interner::off());
+        assert!(matches!(again, Err(UpdateError::Exists(..))));
+    }
+}

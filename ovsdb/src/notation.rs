@@ -5,16 +5,19 @@
 //! are read straight from the text of a message, without a tree in between, and
 //! short strings (keys of maps above all) are shared through an [`Interner`].
 
-use std::fmt;
+mod read;
+
 use std::sync::Arc;
 
-use serde::de::{self, DeserializeSeed, Deserializer, SeqAccess, Visitor};
+use serde::de::DeserializeSeed;
 use serde::ser::{SerializeSeq, SerializeTuple};
 use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
-use crate::schema::{AtomType, ColumnType};
-use crate::value::{Atom, AtomMap, AtomSet, OrderedReal, Value};
+use crate::schema::ColumnType;
+use crate::value::{Atom, AtomSet, Value};
+
+pub(crate) use read::{UuidSeed, ValueSeed};
 
 /// Shares equal short strings. Bounded: a slot per hash, the newest stays.
 pub struct Interner {
@@ -138,302 +141,138 @@ impl Serialize for Value {
     }
 }
 
-/// Reads one value; with a type, in its shape.
-pub(crate) struct ValueSeed<'a> {
-    pub(crate) ty: Option<&'a ColumnType>,
-    pub(crate) interner: &'a mut Interner,
-}
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+    use uuid::Uuid;
 
-impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
-    type Value = Value;
-    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Value, D::Error> {
-        let ty = self.ty;
-        let value = d.deserialize_any(ValueVisitor {
-            key: ty.map(|t| t.key.atom),
-            value: ty.and_then(|t| t.value.as_ref()).map(|b| b.atom),
-            interner: self.interner,
-        })?;
+    use super::*;
+    use crate::schema::{AtomType, BaseType};
+    use crate::value::AtomMap;
+
+    /// Any atom of a type.
+    pub(crate) fn atom(ty: AtomType) -> BoxedStrategy<Atom> {
         match ty {
-            None => Ok(value),
-            Some(ty) => {
-                value.shaped(ty).ok_or_else(|| de::Error::custom("value does not fit the column's type"))
+            AtomType::Integer => prop_oneof![any::<i64>(), -3..3i64].prop_map(Atom::Integer).boxed(),
+            AtomType::Real => (-1e12..1e12f64).prop_map(Atom::from).boxed(),
+            AtomType::Boolean => any::<bool>().prop_map(Atom::Boolean).boxed(),
+            AtomType::String => prop_oneof!["[a-c]{0,2}", "[\\[\\]{}\"\\\\\u{0}-\u{7f}ö€]{0,60}", ".{0,8}"]
+                .prop_map(Atom::from)
+                .boxed(),
+            AtomType::Uuid => {
+                prop_oneof![any::<u128>(), 0..4u128].prop_map(|u| Atom::Uuid(Uuid::from_u128(u))).boxed()
             }
         }
     }
-}
 
-struct ValueVisitor<'a> {
-    key: Option<AtomType>,
-    value: Option<AtomType>,
-    interner: &'a mut Interner,
-}
+    fn atom_type() -> impl Strategy<Value = AtomType> {
+        use AtomType::{Boolean, Integer, Real, String, Uuid};
+        prop::sample::select(vec![Integer, Real, Boolean, String, Uuid])
+    }
 
-impl<'a> ValueVisitor<'a> {
-    fn atom(self) -> AtomSeed<'a> {
-        AtomSeed { ty: self.key, interner: self.interner }
-    }
-}
-
-impl<'de> Visitor<'de> for ValueVisitor<'_> {
-    type Value = Value;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an OVSDB value")
-    }
-    fn visit_i64<E: de::Error>(self, v: i64) -> Result<Value, E> {
-        self.atom().visit_i64(v).map(Value::Atom)
-    }
-    fn visit_u64<E: de::Error>(self, v: u64) -> Result<Value, E> {
-        self.atom().visit_u64(v).map(Value::Atom)
-    }
-    fn visit_f64<E: de::Error>(self, v: f64) -> Result<Value, E> {
-        self.atom().visit_f64(v).map(Value::Atom)
-    }
-    fn visit_bool<E: de::Error>(self, v: bool) -> Result<Value, E> {
-        self.atom().visit_bool(v).map(Value::Atom)
-    }
-    fn visit_str<E: de::Error>(self, v: &str) -> Result<Value, E> {
-        self.atom().visit_str(v).map(Value::Atom)
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let value = match required(seq.next_element_seed(TagSeed)?)? {
-            Tag::Uuid => Value::Atom(self.atom().uuid(&mut seq)?),
-            Tag::Set => {
-                let seed = SetSeed(AtomSeed { ty: self.key, interner: self.interner });
-                Value::Set(required(seq.next_element_seed(seed)?)?)
+    /// Any column type.
+    pub(crate) fn column_type() -> impl Strategy<Value = ColumnType> {
+        (atom_type(), prop::option::of(atom_type()), 0..3u8).prop_map(|(key, value, size)| {
+            let key = BaseType::plain(key);
+            match (value, size) {
+                (Some(value), _) => ColumnType::map(key, BaseType::plain(value)),
+                (None, 0) => ColumnType::scalar(key),
+                (None, 1) => ColumnType::optional(key),
+                (None, _) => ColumnType::set(key),
             }
-            Tag::Map => {
-                let seed = MapSeed { key: self.key, value: self.value, interner: self.interner };
-                Value::Map(required(seq.next_element_seed(seed)?)?)
-            }
-        };
-        end(&mut seq)?;
-        Ok(value)
+        })
     }
-}
 
-fn required<T, E: de::Error>(item: Option<T>) -> Result<T, E> {
-    item.ok_or_else(|| E::custom("array is too short"))
-}
-
-fn end<'de, A: SeqAccess<'de>>(seq: &mut A) -> Result<(), A::Error> {
-    match seq.next_element::<de::IgnoredAny>()? {
-        None => Ok(()),
-        Some(_) => Err(de::Error::custom("array is too long")),
-    }
-}
-
-/// The first element of an array in a value.
-enum Tag {
-    Uuid,
-    Set,
-    Map,
-}
-
-struct TagSeed;
-
-impl<'de> DeserializeSeed<'de> for TagSeed {
-    type Value = Tag;
-    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Tag, D::Error> {
-        d.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for TagSeed {
-    type Value = Tag;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("\"uuid\", \"set\" or \"map\"")
-    }
-    fn visit_str<E: de::Error>(self, v: &str) -> Result<Tag, E> {
-        match v {
-            "uuid" => Ok(Tag::Uuid),
-            "set" => Ok(Tag::Set),
-            "map" => Ok(Tag::Map),
-            _ => Err(E::invalid_value(de::Unexpected::Str(v), &self)),
+    /// Any value of a column type.
+    pub(crate) fn value(ty: &ColumnType) -> BoxedStrategy<Value> {
+        let key = atom(ty.key.atom);
+        if ty.is_scalar() {
+            return key.prop_map(Value::Atom).boxed();
         }
-    }
-}
-
-/// Reads a UUID from its text.
-pub(crate) struct UuidSeed;
-
-impl<'de> DeserializeSeed<'de> for UuidSeed {
-    type Value = Uuid;
-    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Uuid, D::Error> {
-        d.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for UuidSeed {
-    type Value = Uuid;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a UUID")
-    }
-    fn visit_str<E: de::Error>(self, v: &str) -> Result<Uuid, E> {
-        Uuid::try_parse(v).map_err(|_| E::invalid_value(de::Unexpected::Str(v), &self))
-    }
-}
-
-/// Reads one atom; with a type, of that type.
-struct AtomSeed<'a> {
-    ty: Option<AtomType>,
-    interner: &'a mut Interner,
-}
-
-impl AtomSeed<'_> {
-    fn reborrow(&mut self) -> AtomSeed<'_> {
-        AtomSeed { ty: self.ty, interner: self.interner }
-    }
-    fn wants(&self, ty: AtomType) -> bool {
-        self.ty.is_none_or(|t| t == ty)
-    }
-    fn wrong<E: de::Error>(&self, unexpected: de::Unexpected<'_>) -> E {
-        E::invalid_type(unexpected, self)
-    }
-    /// The rest of `["uuid", "…"]` after the tag.
-    fn uuid<'de, A: SeqAccess<'de>>(self, seq: &mut A) -> Result<Atom, A::Error> {
-        if !self.wants(AtomType::Uuid) {
-            return Err(self.wrong(de::Unexpected::Other("UUID")));
-        }
-        Ok(Atom::Uuid(required(seq.next_element_seed(UuidSeed)?)?))
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for AtomSeed<'_> {
-    type Value = Atom;
-    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Atom, D::Error> {
-        d.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for AtomSeed<'_> {
-    type Value = Atom;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.ty {
-            None => f.write_str("an OVSDB atom"),
-            Some(ty) => write!(f, "an atom of type {ty:?}"),
-        }
-    }
-    fn visit_i64<E: de::Error>(self, v: i64) -> Result<Atom, E> {
-        match self.ty {
-            None | Some(AtomType::Integer) => Ok(Atom::Integer(v)),
-            Some(AtomType::Real) => Ok(Atom::Real(OrderedReal::new(v as f64))),
-            Some(_) => Err(self.wrong(de::Unexpected::Signed(v))),
-        }
-    }
-    fn visit_u64<E: de::Error>(self, v: u64) -> Result<Atom, E> {
-        match i64::try_from(v) {
-            Ok(v) => self.visit_i64(v),
-            Err(_) if self.ty == Some(AtomType::Real) => Ok(Atom::Real(OrderedReal::new(v as f64))),
-            Err(_) => Err(self.wrong(de::Unexpected::Unsigned(v))),
-        }
-    }
-    fn visit_f64<E: de::Error>(self, v: f64) -> Result<Atom, E> {
-        if !self.wants(AtomType::Real) {
-            return Err(self.wrong(de::Unexpected::Float(v)));
-        }
-        Ok(Atom::Real(OrderedReal::new(v)))
-    }
-    fn visit_bool<E: de::Error>(self, v: bool) -> Result<Atom, E> {
-        if !self.wants(AtomType::Boolean) {
-            return Err(self.wrong(de::Unexpected::Bool(v)));
-        }
-        Ok(Atom::Boolean(v))
-    }
-    fn visit_str<E: de::Error>(self, v: &str) -> Result<Atom, E> {
-        if !self.wants(AtomType::String) {
-            return Err(self.wrong(de::Unexpected::Str(v)));
-        }
-        Ok(Atom::String(self.interner.get(v)))
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Atom, A::Error> {
-        match required(seq.next_element_seed(TagSeed)?)? {
-            Tag::Uuid => {
-                let atom = self.uuid(&mut seq)?;
-                end(&mut seq)?;
-                Ok(atom)
-            }
-            Tag::Set | Tag::Map => Err(self.wrong(de::Unexpected::Seq)),
-        }
-    }
-}
-
-struct SetSeed<'a>(AtomSeed<'a>);
-
-impl<'de> DeserializeSeed<'de> for SetSeed<'_> {
-    type Value = AtomSet;
-    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<AtomSet, D::Error> {
-        d.deserialize_seq(self)
-    }
-}
-
-impl<'de> Visitor<'de> for SetSeed<'_> {
-    type Value = AtomSet;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an array of atoms")
-    }
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<AtomSet, A::Error> {
-        let mut atoms = Vec::with_capacity(seq.size_hint().unwrap_or(0).min(4096));
-        while let Some(atom) = seq.next_element_seed(self.0.reborrow())? {
-            atoms.push(atom);
-        }
-        Ok(atoms.into_iter().collect())
-    }
-}
-
-struct MapSeed<'a> {
-    key: Option<AtomType>,
-    value: Option<AtomType>,
-    interner: &'a mut Interner,
-}
-
-impl<'de> DeserializeSeed<'de> for MapSeed<'_> {
-    type Value = AtomMap;
-    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<AtomMap, D::Error> {
-        d.deserialize_seq(self)
-    }
-}
-
-impl<'de> Visitor<'de> for MapSeed<'_> {
-    type Value = AtomMap;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an array of pairs")
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<AtomMap, A::Error> {
-        let mut pairs = Vec::new();
-        loop {
-            let pair = PairSeed { key: self.key, value: self.value, interner: &mut *self.interner };
-            match seq.next_element_seed(pair)? {
-                Some(pair) => pairs.push(pair),
-                None => return Ok(pairs.into_iter().collect()),
+        let size = 0..ty.max.min(5) + 1;
+        match &ty.value {
+            Some(value) => prop::collection::vec((key, atom(value.atom)), size)
+                .prop_map(|pairs| Value::Map(pairs.into_iter().collect::<AtomMap>()))
+                .boxed(),
+            None => {
+                prop::collection::vec(key, size).prop_map(|v| Value::Set(v.into_iter().collect())).boxed()
             }
         }
     }
-}
 
-struct PairSeed<'a> {
-    key: Option<AtomType>,
-    value: Option<AtomType>,
-    interner: &'a mut Interner,
-}
-
-impl<'de> DeserializeSeed<'de> for PairSeed<'_> {
-    type Value = (Atom, Atom);
-    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<(Atom, Atom), D::Error> {
-        d.deserialize_seq(self)
+    proptest! {
+        #[test]
+        fn values_survive_the_round_trip(
+            (ty, value) in column_type().prop_flat_map(|ty| { let v = value(&ty); (Just(ty), v) })
+        ) {
+            // As a tree and as text, with and without sharing of strings.
+            prop_assert_eq!(&Value::from_json(&value.to_json(), &ty).unwrap(), &value);
+            let text = serde_json::to_string(&value).unwrap();
+            let mut interner = Interner::default();
+            for _ in 0..2 {
+                let seed = ValueSeed { ty: Some(&ty), interner: &mut interner };
+                let mut deserializer = serde_json::Deserializer::from_str(&text);
+                prop_assert_eq!(&seed.deserialize(&mut deserializer).unwrap(), &value);
+            }
+            // Without a schema it is at least the same after shaping.
+            if ty.key.atom != AtomType::Real && ty.value.as_ref().is_none_or(|v| v.atom != AtomType::Real) {
+                let untyped = Value::from_json_untyped(&value.to_json()).unwrap();
+                prop_assert_eq!(untyped.shaped(&ty), Some(value));
+            }
+        }
     }
-}
 
-impl<'de> Visitor<'de> for PairSeed<'_> {
-    type Value = (Atom, Atom);
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a pair of atoms")
+    #[test]
+    fn notation_is_rfc_7047() {
+        let set = ColumnType::set(BaseType::plain(AtomType::String));
+        for (json, strings) in [
+            (json!("a"), vec!["a"]),
+            (json!(["set", []]), vec![]),
+            (json!(["set", ["b", "a"]]), vec!["a", "b"]),
+            (json!(["set", ["a"]]), vec!["a"]),
+        ] {
+            assert_eq!(Value::from_json(&json, &set).unwrap(), Value::strings(strings));
+        }
+        assert_eq!(Value::strings(["a"]).to_json(), json!("a"));
+        assert_eq!(Value::strings(["b", "a"]).to_json(), json!(["set", ["a", "b"]]));
+        assert_eq!(Value::empty_map().to_json(), json!(["map", []]));
+        assert_eq!(Value::string_map([("k", "v")]).to_json(), json!(["map", [["k", "v"]]]));
+        let uuid = Uuid::from_u128(0xab);
+        assert_eq!(Value::uuid(uuid).to_json(), json!(["uuid", "00000000-0000-0000-0000-0000000000ab"]));
+        // An integer where a real is due is one.
+        let real = ColumnType::scalar(BaseType::plain(AtomType::Real));
+        assert_eq!(Value::from_json(&json!(3), &real).unwrap(), Value::from(3.0));
     }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(Atom, Atom), A::Error> {
-        let key = AtomSeed { ty: self.key, interner: &mut *self.interner };
-        let key = required(seq.next_element_seed(key)?)?;
-        let value = AtomSeed { ty: self.value, interner: &mut *self.interner };
-        let value = required(seq.next_element_seed(value)?)?;
-        end(&mut seq)?;
-        Ok((key, value))
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let string = ColumnType::scalar(BaseType::plain(AtomType::String));
+        let map = ColumnType::map(BaseType::plain(AtomType::String), BaseType::plain(AtomType::Integer));
+        for (json, ty) in [
+            (json!(1), &string),
+            (json!(["set", []]), &string),
+            (json!(["set", ["a", "b"]]), &string),
+            (json!(["set", ["a"], 1]), &string),
+            (json!(["uuid", "nonsense"]), &string),
+            (json!({}), &string),
+            (json!(null), &string),
+            (json!("a"), &map),
+            (json!(["map", [["a", "b"]]]), &map),
+            (json!(["map", [["a"]]]), &map),
+            (json!(["map", [["a", 1, 2]]]), &map),
+            (json!(["bag", []]), &map),
+            (json!([]), &map),
+        ] {
+            assert!(Value::from_json(&json, ty).is_err(), "{json} as {ty:?}");
+        }
+    }
+
+    #[test]
+    fn interner_shares_short_strings() {
+        let mut interner = Interner::default();
+        let (a, b) = (interner.get("namespace"), interner.get("namespace"));
+        assert!(Arc::ptr_eq(&a, &b));
+        assert_eq!(&*interner.get(&"x".repeat(100)), "x".repeat(100));
     }
 }

@@ -14,10 +14,15 @@ use tokio::sync::Notify;
 use super::Event;
 use crate::replica::Replica;
 
+/// Most waiting events other than replies, however few changes they carry.
+const MAX_OTHERS: usize = 65_536;
+
 struct State {
     events: VecDeque<Event>,
     /// Row changes in waiting `Updated` events.
     changes: usize,
+    /// Waiting events that are no replies.
+    others: usize,
     max_changes: usize,
     /// What the consumer has seen last.
     delivered: Option<Replica>,
@@ -28,6 +33,7 @@ struct State {
     overflows: u64,
 }
 
+#[derive(Default)]
 struct Collapsed {
     /// Connected events that lead up to the replica.
     before: Vec<Event>,
@@ -53,6 +59,7 @@ pub(super) fn channel(max_changes: usize) -> (Producer, Consumer) {
         state: Mutex::new(State {
             events: VecDeque::new(),
             changes: 0,
+            others: 0,
             max_changes,
             delivered: None,
             collapsed: None,
@@ -105,8 +112,9 @@ impl State {
             Event::Replaced { replica, .. } if self.fold_into_collapsed(replica) => return,
             _ => {}
         }
+        self.others += usize::from(!matches!(event, Event::Reply { .. }));
         self.events.push_back(event);
-        if self.changes > self.max_changes {
+        if self.changes > self.max_changes || self.others > MAX_OTHERS {
             self.collapse();
         }
     }
@@ -147,10 +155,13 @@ impl State {
         if !connection.is_empty() {
             kept.retain(|e| !matches!(e, Event::Disconnected { .. }));
         }
-        let earlier = self.collapsed.take();
-        let announced = earlier.as_ref().is_some_and(|c| c.announced);
-        let replica = newest.or(earlier.and_then(|c| c.replica));
-        self.collapsed = Some(Collapsed { before: connection, announced, replica });
+        let earlier = self.collapsed.take().unwrap_or_default();
+        self.collapsed = Some(Collapsed {
+            before: if connection.is_empty() { earlier.before } else { connection },
+            announced: earlier.announced,
+            replica: newest.or(earlier.replica),
+        });
+        self.others = kept.iter().filter(|e| !matches!(e, Event::Reply { .. })).count();
         self.events = kept;
         self.changes = 0;
         self.overflows += 1;
@@ -175,6 +186,7 @@ impl State {
             }
         }
         let event = self.events.pop_front()?;
+        self.others -= usize::from(!matches!(event, Event::Reply { .. }));
         match &event {
             Event::Updated { replica, changes } => {
                 self.changes -= changes.len();
@@ -220,5 +232,106 @@ impl Drop for Consumer {
         state.events.clear();
         state.collapsed = None;
         state.delivered = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::Endpoint;
+    use crate::op::Operation;
+    use crate::testing::{Database, northbound};
+
+    /// A database whose every transaction becomes an event.
+    struct Source(Database, Producer);
+
+    impl Source {
+        fn update(&mut self, name: &str) {
+            let changes = self.0.must(&[Operation::insert("Logical_Switch").column("name", name).build()]);
+            self.1.push(Event::Updated { replica: self.0.replica(), changes });
+        }
+        fn reply(&self, tag: u64) {
+            self.1.push(Event::Reply { tag, result: Ok(Vec::new()) });
+        }
+        fn connected(&self) {
+            let (endpoint, schema) = (Endpoint::Unix("s".into()), self.0.schema().clone());
+            self.1.push(Event::Connected { endpoint, schema, missing: Vec::new() });
+            self.1.push(Event::Replaced { replica: self.0.replica(), changes: Vec::new() });
+        }
+        fn disconnected(&self) {
+            self.1.push(Event::Disconnected { reason: "gone".into() });
+        }
+    }
+
+    fn queue(max: usize) -> (Source, Consumer) {
+        let (producer, consumer) = channel(max);
+        (Source(Database::new(northbound()), producer), consumer)
+    }
+
+    /// A letter for each event; contents with the number of their rows.
+    fn drain(consumer: &mut Consumer) -> String {
+        let one = |event| match event {
+            Event::Connected { .. } => "C".to_owned(),
+            Event::Disconnected { .. } => "D".into(),
+            Event::Resync { .. } => "S".into(),
+            Event::Replaced { replica, changes } => format!("R{}({})", replica.row_count(), changes.len()),
+            Event::Updated { replica, .. } => format!("U{}", replica.row_count()),
+            Event::Reply { tag, .. } => format!("r{tag}"),
+        };
+        std::iter::from_fn(|| consumer.try_next()).map(one).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn what_fits_comes_as_it_was_sent() {
+        let (mut source, mut consumer) = queue(10);
+        source.connected();
+        source.update("a");
+        source.reply(1);
+        source.disconnected();
+        assert_eq!(drain(&mut consumer), "C R0(0) U1 r1 D");
+    }
+
+    #[test]
+    fn overflow_collapses_contents_and_keeps_replies_after_them() {
+        let (mut source, mut consumer) = queue(2);
+        source.connected();
+        source.update("a");
+        assert_eq!(drain(&mut consumer), "C R0(0) U1");
+        for i in 0..5 {
+            source.update(&format!("b{i}"));
+            source.reply(i);
+        }
+        // All five rows come as one difference to what was delivered, then replies.
+        assert_eq!(drain(&mut consumer), "S R6(5) r0 r1 r2 r3 r4");
+        assert_eq!(source.1.overflows(), 1);
+        source.update("c");
+        assert_eq!(drain(&mut consumer), "U7");
+    }
+
+    #[test]
+    fn connections_within_an_overflow_end_in_the_last_state() {
+        let (mut source, mut consumer) = queue(2);
+        source.connected();
+        source.disconnected();
+        source.connected();
+        (0..4).for_each(|i| source.update(&format!("a{i}")));
+        // A second overflow before the first is taken.
+        source.disconnected();
+        source.connected();
+        (4..8).for_each(|i| source.update(&format!("a{i}")));
+        assert_eq!(drain(&mut consumer), "C S R8(8)");
+        (8..12).for_each(|i| source.update(&format!("a{i}")));
+        source.reply(1);
+        source.disconnected();
+        assert_eq!(drain(&mut consumer), "S R12(4) r1 D");
+    }
+
+    #[tokio::test]
+    async fn the_end_comes_after_what_waits() {
+        let (source, mut consumer) = queue(2);
+        source.reply(1);
+        source.1.close();
+        assert!(matches!(consumer.next().await, Some(Event::Reply { tag: 1, .. })));
+        assert!(consumer.next().await.is_none());
     }
 }

@@ -229,9 +229,9 @@ impl Server {
             .spawn()
             .map_err(io("ovsdb-server"))?;
         let child = self.child.insert(child);
-        let socket = self.directory.join("db.sock");
+        let sockets = [self.directory.join("db.sock"), self.directory.join("server.ctl")];
         let begin = Instant::now();
-        while !socket.exists() {
+        while sockets.iter().any(|s| std::os::unix::net::UnixStream::connect(s).is_err()) {
             let ended = child.try_wait().map_err(io("ovsdb-server"))?;
             if ended.is_some() || begin.elapsed() > START {
                 return Err(RealError::Failed(format!("ovsdb-server does not listen: {}", self.log())));
