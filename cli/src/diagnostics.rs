@@ -105,10 +105,33 @@ fn line(change: &Value) -> String {
         }
         let _ = match value {
             Value::String(text) => write!(line, " {key}={text}"),
-            other => write!(line, " {key}={other}"),
+            Value::Array(items) => write!(line, " {key}={}", summary(items)),
+            other => write!(line, " {key}={}", shortened(other.to_string())),
         };
     }
     line
+}
+
+/// Operations and rows by what is done to which table; `--json` has them whole.
+fn summary(items: &[Value]) -> String {
+    let named = items.iter().map(|item| {
+        let what = item.get("op").or_else(|| item.get("what"))?.as_str()?;
+        Some(format!("{what} {}", item.get("table")?.as_str()?))
+    });
+    match named.collect::<Option<Vec<_>>>() {
+        Some(named) => format!("[{}]", named.join(", ")),
+        None => shortened(Value::Array(items.to_vec()).to_string()),
+    }
+}
+
+/// As much of a text as a line bears.
+fn shortened(mut text: String) -> String {
+    const LONGEST: usize = 200;
+    if let Some((at, _)) = text.char_indices().nth(LONGEST) {
+        text.truncate(at);
+        text.push('…');
+    }
+    text
 }
 
 #[cfg(test)]
@@ -126,5 +149,13 @@ mod tests {
         assert_eq!(line(&change), "03:11:10.007 patched object=Pod web/a-0 operations=2");
         assert_eq!(line(&json!({ "change": "lagged", "missed": 4 })), "lagged missed=4");
         assert_eq!(line(&json!(5)), "5");
+        let operations = json!([{ "op": "wait", "table": "NB_Global" }, { "op": "insert", "table": "ACL" }]);
+        assert_eq!(
+            line(&json!({ "change": "t", "operations": operations })),
+            "t operations=[wait NB_Global, insert ACL]"
+        );
+        assert_eq!(line(&json!({ "change": "t", "a": [1, 2] })), "t a=[1,2]");
+        let long = line(&json!({ "change": "t", "content": { "x": "é".repeat(500) } }));
+        assert!(long.ends_with('…') && long.chars().count() < 220, "{long}");
     }
 }
