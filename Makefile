@@ -10,7 +10,7 @@ LAB := target/debug/lab
 E2E_LAB ?= e2e
 export CARGO_TERM_COLOR ?= never
 
-.PHONY: help lab lab-down test lint unit e2e tools generate bench clean bootstrap
+.PHONY: help lab lab-down test lint unit e2e tools generate bench clean bootstrap shim shim-arm64
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,12 @@ unit: $(LAB) tools ## Unit, property, golden and integration tests (real daemons
 e2e: $(LAB) tools ## End-to-end tests on a lab of their own
 	@echo "== end-to-end tests"
 	@scripts/e2e.sh $(LAB) $(E2E_LAB)
+
+shim: ## The CNI executable, linked statically
+	@$(CARGO) rustc -q -p cni --bin kube-ovn --profile dist -- -C target-feature=+crt-static -C relocation-model=static
+
+shim-arm64: ## The same for aarch64, cross-built and tried under emulation
+	@cni/build-arm64.sh
 
 generate: ## Write the generated files again (CRDs)
 	@$(CARGO) run -q -p crds --bin crds-gen
