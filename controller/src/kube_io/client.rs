@@ -273,8 +273,11 @@ impl Api {
         path: &str,
         body: Option<(&str, &serde_json::Value)>,
     ) -> Result<hyper::Response<Body>, ApiError> {
-        let mut request =
-            hyper::Request::builder().method(method).uri(path).header("accept", "application/json");
+        let mut request = hyper::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("accept", "application/json")
+            .header("user-agent", USER_AGENT);
         let body = match body {
             None => Vec::new(),
             Some((content_type, body)) => {

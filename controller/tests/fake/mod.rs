@@ -31,8 +31,8 @@ struct State {
     installed: BTreeSet<String>,
     /// By collection, then (namespace, name).
     objects: BTreeMap<String, BTreeMap<(String, String), Value>>,
-    /// All events: version, collection, type, object.
-    log: Vec<(u64, String, &'static str, Value)>,
+    /// Events of each collection in order: version, type, object.
+    log: BTreeMap<String, Vec<(u64, &'static str, Value)>>,
     version: u64,
     /// Watches from before this version get 410.
     compacted: u64,
@@ -119,7 +119,7 @@ impl State {
         } else {
             all.insert(key, object.clone());
         }
-        self.log.push((version, collection.to_owned(), kind, object.clone()));
+        self.log.entry(collection.to_owned()).or_default().push((version, kind, object.clone()));
         object
     }
 
@@ -372,11 +372,11 @@ impl FakeApi {
             loop {
                 let (expired, muted, lines) = {
                     let state = this.state.lock().unwrap();
-                    let lines: Vec<(u64, String)> = state
-                        .log
+                    let log = state.log.get(&collection).map(Vec::as_slice).unwrap_or_default();
+                    let new = &log[log.partition_point(|(version, ..)| *version <= seen)..];
+                    let lines: Vec<(u64, String)> = new
                         .iter()
-                        .filter(|(version, of, ..)| *version > seen && *of == collection)
-                        .map(|(version, _, kind, object)| {
+                        .map(|(version, kind, object)| {
                             (*version, json!({"type": kind, "object": object}).to_string() + "\n")
                         })
                         .collect();

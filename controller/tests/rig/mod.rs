@@ -145,7 +145,8 @@ impl Rig {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(BINARY);
+        let mut command =
+            Command::new(std::env::var("WEIR_CONTROLLER").unwrap_or_else(|_| BINARY.to_owned()));
         self.configure(&mut command, arguments);
         command
     }
@@ -168,6 +169,7 @@ impl Rig {
             .envs([("POD_NAME", &*pod), ("POD_UID", &*uid), ("POD_NAMESPACE", "kube-system")])
             .envs([("ENABLE_BIND_LOCAL_IP", "true"), ("POD_IPS", "127.0.0.1")])
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .envs(std::env::vars().filter(|(name, _)| name.starts_with("MALLOC_")))
             .stderr(Stdio::from(std::fs::File::options().create(true).append(true).open(self.log()).unwrap()))
             .kill_on_drop(true);
     }
@@ -284,6 +286,18 @@ impl Controller {
             status["core"]["writing"] == true && status["core"]["quiet"] == true
         })
         .await;
+    }
+
+    /// Processor seconds used so far, and resident memory in KiB.
+    pub fn usage(&self) -> (f64, f64) {
+        let pid = self.child.id().unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        // utime and stime, in clock ticks of 1/100 s.
+        let ticks: f64 = fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        (ticks / 100.0, rss.trim().trim_end_matches("kB").trim().parse().unwrap())
     }
 
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
