@@ -48,6 +48,12 @@ pub fn kubectl_command(lab: &Lab) -> Command {
     // Discovery is cached in the lab, so a new cluster at an old address does
     // not meet the old one's kinds.
     kubectl.env("KUBECACHEDIR", lab.path("run/kubectl-cache"));
+    // Plugins (`kubectl ko`, see install) and the kubectl that they call.
+    let mut folders = vec![lab.path("bin"), lab.kube.clone()];
+    folders.extend(std::env::var_os("PATH").iter().flat_map(std::env::split_paths));
+    if let Ok(path) = std::env::join_paths(folders) {
+        kubectl.env("PATH", path);
+    }
     kubectl
 }
 

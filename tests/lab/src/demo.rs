@@ -44,13 +44,17 @@ pub fn prepare(name: &str, nodes: u8, family: Family, binaries: Binaries, option
         // Before the cluster starts: a compiler leaves no time for anything else.
         images::build_binaries()?;
     }
-    // The nodes' image store is made while the control plane starts.
+    let enough = match Lab::open(name)? {
+        Some(lab) => life::is_up(&lab)? && lab.nodes()?.len() >= usize::from(nodes),
+        None => false,
+    };
+    // The new nodes' image store is made while the control plane starts.
     let mut wanted = None;
     at_once::<()>(vec![
         Box::new(|| {
             let mut archives = images::base_archives(&cache, &programs)?;
             archives.push(images::weir_archive(&cache, &programs, Binaries::AsTheyAre)?);
-            let seed = Some(seed::ensure(&cache, &archives)?);
+            let seed = if enough { None } else { Some(seed::ensure(&cache, &archives)?) };
             wanted = Some(Wanted { archives, seed });
             Ok(())
         }),

@@ -4,17 +4,20 @@
 //! In: a lab whose nodes have the images. Out: Ready nodes and a Ready CoreDNS.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 
 use crate::plan::{API_PORT, HOST_CONTROL, JOIN_CIDR, Net, POD_CIDR, SERVICE_CIDR, SERVICE_DNS, socket};
 use crate::progress::{Look, quiet_step, say, wait_for};
 use crate::run::{capture, command};
-use crate::state::Lab;
-use crate::{api, images, life, source_folder};
+use crate::state::{Lab, read_json, write_json};
+use crate::{api, cache, images, life, source_folder};
 
-/// Our own workloads: kind, name.
+/// Our own workloads, kind and name: two of OVN and OVS, then the two that run
+/// Weir's programs.
 pub const WORKLOADS: [(&str, &str); 4] = [
     ("deployment", "ovn-central"),
     ("daemonset", "ovs-ovn"),
@@ -68,6 +71,7 @@ pub fn install(lab: &Lab, options: &Options) -> Result<()> {
 
 /// The part of [`install`] that waits for nothing.
 pub fn apply(lab: &Lab, options: &Options) -> Result<()> {
+    install_plugin(lab)?;
     let weir = manifests(lab, options)?;
     let nodes = lab.nodes()?;
     let master = nodes.first().context("the lab has no node")?;
@@ -79,18 +83,50 @@ pub fn apply(lab: &Lab, options: &Options) -> Result<()> {
     })
 }
 
+/// Puts `weir` beside the lab's own program, by the name that makes it kubectl's
+/// plugin `ko` (`lab kubectl ko nbctl show`).
+fn install_plugin(lab: &Lab) -> Result<()> {
+    let target = lab.path("bin/kubectl-ko");
+    // A running program can't be written to, but removed.
+    cache::remove(&target)?;
+    let weir = images::program_folder().join("weir");
+    fs::copy(&weir, &target).with_context(|| format!("cannot copy {}", weir.display()))?;
+    Ok(())
+}
+
+/// What runs: hashes of Weir's programs and of its whole image.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Installed {
+    programs: String,
+    images: Vec<PathBuf>,
+}
+
+impl Installed {
+    fn file(lab: &Lab) -> PathBuf {
+        lab.path("run/installed.json")
+    }
+
+    fn now(lab: &Lab) -> Result<Self> {
+        Ok(Self { programs: images::programs_key()?, images: images::Wanted::of(lab)?.archives })
+    }
+}
+
 /// After new images under an old name: pods that run an older one are replaced.
 fn refresh(lab: &Lab) -> Result<()> {
-    let installed = lab.path("run/installed-programs");
     // Absent before the first installation is complete: nothing runs that is old.
-    let Ok(before) = fs::read_to_string(&installed) else { return Ok(()) };
-    if before != images::programs_key()? {
-        say("the programs are new: restarting controller and daemon");
-        for workload in ["deployment/kube-ovn-controller", "daemonset/kube-ovn-cni"] {
-            api::kubectl(lab, ["-n", "kube-system", "rollout", "restart", workload])?;
-        }
+    if !Installed::file(lab).exists() {
+        return Ok(());
     }
-    Ok(())
+    let (before, now): (Installed, _) = (read_json(&Installed::file(lab))?, Installed::now(lab)?);
+    if before == now {
+        return Ok(());
+    }
+    // New programs are ours to restart; only a new base concerns the switch.
+    let concerned: &[_] = if before.programs == now.programs { &WORKLOADS } else { &WORKLOADS[2..] };
+    let names: Vec<_> = concerned.iter().map(|(kind, name)| format!("{kind}/{name}")).collect();
+    say(format!("the image is new: restarting {}", names.join(" ")));
+    let restart = ["-n", "kube-system", "rollout", "restart"];
+    api::kubectl(lab, restart.into_iter().chain(names.iter().map(String::as_str))).map(drop)
 }
 
 /// The DNS manifests with this lab's addresses.
@@ -108,7 +144,7 @@ pub fn wait_ready(lab: &Lab) -> Result<()> {
     quiet_step("Weir's pods ready", || {
         WORKLOADS.iter().try_for_each(|(kind, name)| wait_rollout(lab, kind, name))
     })?;
-    fs::write(lab.path("run/installed-programs"), images::programs_key()?)?;
+    write_json(&Installed::file(lab), &Installed::now(lab)?)?;
     quiet_step("nodes Ready", || life::wait_nodes_ready(lab, Duration::from_secs(90)))?;
     quiet_step("CoreDNS Ready", || wait_rollout(lab, "deployment", "coredns"))
 }
@@ -134,4 +170,25 @@ pub fn wait_rollout(lab: &Lab, kind: &str, name: &str) -> Result<()> {
         let unwell = life::unwell_pods(lab)?.into_iter().filter(|pod| pod.contains(name));
         Ok(Look::NotYet(format!("{ready} of {wanted} ready; {}", unwell.collect::<Vec<_>>().join("; "))))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::show::manifest;
+
+    #[test]
+    fn manifests_name_the_images_that_nodes_have() {
+        let text = |file: &str, placeholder: &str| manifest(file, placeholder, "value").unwrap();
+        assert!(text("coredns.yaml", "@DNS_ADDRESS@").contains(&images::coredns_name()));
+        for (file, placeholder) in [("show.yaml", "@BACKEND_NODE@"), ("guest.yaml", "@NAME@")] {
+            let text = text(file, placeholder);
+            // Only the comment at the head may still name the placeholder.
+            let body = text.split_once('\n').unwrap().1;
+            assert!(
+                body.contains(images::BUSYBOX) && body.contains("value") && !body.contains('@'),
+                "{file}"
+            );
+        }
+    }
 }

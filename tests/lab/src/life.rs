@@ -130,10 +130,7 @@ fn remove(name: &str) -> Result<()> {
         }
         netns::destroy(&lab.plan)?;
         cache::remove(&lab.dir)?;
-        if state::names().is_empty() {
-            machine::restore()?;
-        }
-        Ok(())
+        machine::restore()
     })
 }
 

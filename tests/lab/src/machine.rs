@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::cache;
-use crate::state::{base_folder, read_json, write_json};
+use crate::state::{read_json, write_json};
+use crate::{cache, netns};
 
 /// Settings and the least value that labs need: each kubelet, containerd and
 /// watching pod takes inotify instances, and neighbour tables are shared by all
@@ -22,8 +22,10 @@ const SETTINGS: &[(&str, u64)] = &[
     ("net/ipv6/neigh/default/gc_thresh3", 8192),
 ];
 
+/// One for the machine, whatever state folders labs use; like the settings, it
+/// is gone after a reboot.
 fn saved_file() -> PathBuf {
-    base_folder().join(".machine.json")
+    PathBuf::from("/run/weir-lab-machine.json")
 }
 
 fn setting(name: &str) -> PathBuf {
@@ -46,9 +48,9 @@ pub fn prepare() -> Result<()> {
     Ok(())
 }
 
-/// Puts everything back.
+/// Puts everything back, if no lab is left on the machine.
 pub fn restore() -> Result<()> {
-    if !saved_file().exists() {
+    if !saved_file().exists() || netns::any_lab() {
         return Ok(());
     }
     let saved: BTreeMap<String, u64> = read_json(&saved_file())?;

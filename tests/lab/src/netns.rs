@@ -181,6 +181,18 @@ pub fn remove(name: &str) -> Result<()> {
     if path(name).exists() { run("ip", ["netns", "del", name]) } else { Ok(()) }
 }
 
+/// Whether any lab has its networks on this machine.
+pub fn any_lab() -> bool {
+    let names = std::fs::read_dir(FOLDER).into_iter().flatten().flatten();
+    names.filter_map(|entry| entry.file_name().into_string().ok()).any(|name| is_switches(&name))
+}
+
+/// Whether a namespace is one that [`Plan::netns`] calls `net`.
+fn is_switches(name: &str) -> bool {
+    let index = name.strip_prefix("weir").and_then(|rest| rest.strip_suffix("-net"));
+    index.is_some_and(|index| index.parse::<u8>().is_ok())
+}
+
 /// Removes every namespace and link of a lab.
 pub fn destroy(plan: &Plan) -> Result<()> {
     let prefix = plan.netns("");
@@ -194,4 +206,18 @@ pub fn destroy(plan: &Plan) -> Result<()> {
         run("ip", ["link", "del", &link])?;
     }
     names.iter().try_for_each(|name| remove(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Family;
+
+    #[test]
+    fn switches_are_known_by_name() {
+        let plan = Plan { name: "x".into(), index: 7, family: Family::Dual };
+        assert!(is_switches(&plan.netns("net")));
+        assert!(!is_switches(&plan.netns("n1")));
+        assert!(!is_switches("weir-net"));
+    }
 }

@@ -120,3 +120,18 @@ fn build(
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_those_that_the_modules_pin() {
+        let module = |name: &str| {
+            std::fs::read_to_string(crate::source_folder().join("go").join(name).join("go.mod")).unwrap()
+        };
+        assert!(module("kube").contains(&format!("k8s.io/kubernetes v{KUBERNETES_VERSION}\n")));
+        assert!(module("coredns").contains(&format!("github.com/coredns/coredns v{COREDNS_VERSION}\n")));
+        assert!(kube_flags().contains("gitMinor=34 "));
+    }
+}
