@@ -1,4 +1,4 @@
-//! The public faces of [`crate::sorted`]: [`AtomSet`] and [`AtomMap`].
+//! The public faces of `sorted`: [`AtomSet`] and [`AtomMap`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -15,8 +15,8 @@
 //! - a consumer that is too slow loses no state: queued updates collapse into
 //!   [`Event::Resync`] and one [`Event::Replaced`].
 //!
-//! Flow inside: [`driver`] moves bytes and time, [`protocol`] is the sans-I/O
-//! state machine, [`queue`] the bounded event queue.
+//! Flow inside: `driver` moves bytes and time, `protocol` is the sans-I/O
+//! state machine, `queue` the bounded event queue.
 
 mod driver;
 mod handshake;
