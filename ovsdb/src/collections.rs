@@ -286,7 +286,7 @@ mod tests {
             3 => (0..900i64, 0..3i64).prop_map(|(k, v)| Edit::Insert(k, v)),
             2 => (0..900i64).prop_map(Edit::Remove),
         ];
-        prop::collection::vec(edit, 0..1500)
+        prop::collection::vec(edit, 0..2500)
     }
 
     proptest! {
