@@ -201,7 +201,8 @@ impl HostLoop {
             }
         };
         if !report.changes.is_empty() {
-            tracing::info!(changes = ?report.changes, "the host's routes and firewall were changed");
+            tracing::debug!(changes = ?report.changes);
+            tracing::info!("the host's routes and firewall were changed");
             self.plugger.metrics.host_changes(1);
             self.feed.say("host", json!({"report": report}));
         }

@@ -108,6 +108,8 @@ pub struct WatchStatus {
 #[derive(Debug)]
 pub struct Reflection<T: Fact> {
     kind: &'static str,
+    /// The agent can do without the kind.
+    optional: bool,
     state: watch::Sender<Loaded<T>>,
     meter: std::sync::Mutex<Meter>,
 }
@@ -122,7 +124,15 @@ struct Meter {
 impl<T: Fact> Reflection<T> {
     /// An empty one, not synced.
     pub fn new(kind: &'static str) -> Self {
-        Self { kind, state: watch::Sender::default(), meter: std::sync::Mutex::default() }
+        Self { kind, optional: false, state: watch::Sender::default(), meter: std::sync::Mutex::default() }
+    }
+
+    /// The agent can do without the kind: an API server that lacks it, or
+    /// refuses it, counts as having no object of it.
+    #[must_use]
+    pub fn optional(mut self) -> Self {
+        self.optional = true;
+        self
     }
 
     /// A snapshot.
@@ -239,8 +249,8 @@ impl<T: Fact> Reflection<T> {
                 }
                 Some(Err(error)) => {
                     self.measure(|meter| meter.breaks += 1);
-                    if is_unknown_kind(&error) {
-                        tracing::info!(kind = self.kind, "the API server does not have this kind");
+                    if self.optional && is_refused(&error) {
+                        tracing::info!(kind = self.kind, error = %error, "the API server does not offer this kind");
                         self.replace(BTreeMap::new());
                         pause = RETRY_UNKNOWN_KIND;
                     } else {
@@ -277,11 +287,11 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// A kind that the API server doesn't have may come with its upgrade.
 const RETRY_UNKNOWN_KIND: Duration = Duration::from_secs(60);
 
-fn is_unknown_kind(error: &watcher::Error) -> bool {
+fn is_refused(error: &watcher::Error) -> bool {
     matches!(
         error,
         watcher::Error::InitialListFailed(kube::Error::Api(status)) | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-            if status.code == 404
+            if matches!(status.code, 403 | 404)
     )
 }
 
@@ -304,7 +314,7 @@ impl Default for Cluster {
             pods: Reflection::new("pods"),
             nodes: Reflection::new("nodes"),
             subnets: Reflection::new("subnets"),
-            service_cidrs: Reflection::new("servicecidrs"),
+            service_cidrs: Reflection::new("servicecidrs").optional(),
         }
     }
 }

@@ -70,6 +70,7 @@ impl Netlink {
     /// # Errors
     /// When the kernel refuses the dump.
     pub async fn addresses(&self, index: Option<u32>) -> Result<Vec<Address>> {
+        let _dump = self.dumps.lock().await;
         let mut request = self.handle.address().get();
         if let Some(index) = index {
             request = request.set_link_index_filter(index);

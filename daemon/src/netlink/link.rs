@@ -90,6 +90,7 @@ impl Netlink {
     /// # Errors
     /// When the kernel refuses the dump.
     pub async fn links(&self) -> Result<Vec<Link>> {
+        let _dump = self.dumps.lock().await;
         let mut stream = std::pin::pin!(self.handle.link().get().execute());
         let mut links = Vec::new();
         while let Some(message) =

@@ -29,6 +29,9 @@ use crate::sys::Namespace;
 #[derive(Clone, Debug)]
 pub struct Netlink {
     handle: rtnetlink::Handle,
+    /// The kernel runs one dump per socket at a time and refuses a second
+    /// (`EBUSY`).
+    dumps: std::sync::Arc<tokio::sync::Mutex<()>>,
     /// Ends the socket's driver task with the last clone.
     _driver: std::sync::Arc<Driver>,
 }
@@ -62,7 +65,11 @@ impl Netlink {
         let (connection, handle, _) =
             rtnetlink::new_connection().map_err(|source| Error::io("open a netlink socket", source))?;
         let driver = runtime.spawn(connection).abort_handle();
-        Ok(Self { handle, _driver: std::sync::Arc::new(Driver(driver)) })
+        Ok(Self::over(handle, driver))
+    }
+
+    fn over(handle: rtnetlink::Handle, driver: tokio::task::AbortHandle) -> Self {
+        Self { handle, dumps: std::sync::Arc::default(), _driver: std::sync::Arc::new(Driver(driver)) }
     }
 
     /// Opens a socket inside `namespace`.

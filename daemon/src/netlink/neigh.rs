@@ -20,6 +20,10 @@ use rtnetlink::{MulticastGroup, new_multicast_connection};
 
 use super::{Error, Mac, Netlink, Result};
 
+/// The kernel repeats a question every second itself; after this long without
+/// any event something else has happened.
+const ASK_AGAIN: Duration = Duration::from_millis(1500);
+
 /// Asks for neighbours in one namespace and waits for the kernel's answers.
 #[derive(Debug)]
 pub struct Reachability {
@@ -37,7 +41,7 @@ impl Reachability {
         let (connection, handle, events) = new_multicast_connection(&[MulticastGroup::Neigh])
             .map_err(|source| Error::io("open a netlink socket", source))?;
         let driver = runtime.spawn(connection).abort_handle();
-        let netlink = Netlink { handle, _driver: std::sync::Arc::new(super::Driver(driver)) };
+        let netlink = Netlink::over(handle, driver);
         Ok(Self { netlink, events })
     }
 
@@ -51,36 +55,48 @@ impl Reachability {
         let found = tokio::time::timeout(patience, async {
             // Events from before the question are no answers to it.
             while let Some(Some(_)) = self.events.next().now_or_never() {}
-            match self.entry(index, address).await? {
-                Some(entry) => match verdict(&entry) {
-                    Verdict::Reachable(mac) => return Ok(Some(mac)),
-                    Verdict::Old => self.probe(index, address).await?,
-                    Verdict::Unknown | Verdict::Failed => self.ask(index, address).await?,
-                },
-                None => self.ask(index, address).await?,
-            }
-            while let Some((message, _)) = self.events.next().await {
-                let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) = message.payload
-                else {
-                    continue;
-                };
-                if entry.header.ifindex != index || destination(&entry) != Some(address) {
-                    continue;
+            loop {
+                match self.entry(index, address).await?.as_ref().map(verdict) {
+                    Some(Verdict::Reachable(mac)) => return Ok(Some(mac)),
+                    Some(Verdict::Old) => self.probe(index, address).await?,
+                    Some(Verdict::Unknown | Verdict::Failed) | None => self.ask(index, address).await?,
                 }
-                match verdict(&entry) {
-                    Verdict::Reachable(mac) => return Ok(Some(mac)),
-                    Verdict::Old | Verdict::Unknown => {}
-                    Verdict::Failed => self.ask(index, address).await?,
+                // A link that loses its carrier loses its entries without a word.
+                if let Ok(answer) = tokio::time::timeout(ASK_AGAIN, self.answer(index, address)).await {
+                    match answer {
+                        Some(Verdict::Reachable(mac)) => return Ok(Some(mac)),
+                        Some(_) => {}
+                        None => return Ok(None),
+                    }
                 }
             }
-            Ok(None)
         })
         .await;
         found.unwrap_or(Ok(None))
     }
 
+    /// The next event about an address that decides something; `None` when the
+    /// socket died.
+    async fn answer(&mut self, index: u32, address: IpAddr) -> Option<Verdict> {
+        loop {
+            let (message, _) = self.events.next().await?;
+            let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) = message.payload
+            else {
+                continue;
+            };
+            if entry.header.ifindex != index || destination(&entry) != Some(address) {
+                continue;
+            }
+            match verdict(&entry) {
+                Verdict::Old | Verdict::Unknown => {}
+                decided => return Some(decided),
+            }
+        }
+    }
+
     async fn entry(&self, index: u32, address: IpAddr) -> Result<Option<NeighbourMessage>> {
         let family = if address.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };
+        let _dump = self.netlink.dumps.lock().await;
         let request = self.netlink.handle.neighbours().get().set_address_family(family);
         let mut stream = std::pin::pin!(request.execute());
         let mut found = None;

@@ -242,6 +242,7 @@ impl Netlink {
     /// # Errors
     /// When the kernel refuses the dump.
     pub async fn routes(&self) -> Result<Vec<Route>> {
+        let _dump = self.dumps.lock().await;
         let mut routes = Vec::new();
         for version in [IpVersion::V4, IpVersion::V6] {
             let message = match version {

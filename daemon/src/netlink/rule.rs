@@ -85,6 +85,7 @@ impl Netlink {
     /// # Errors
     /// When the kernel refuses the dump.
     pub async fn rules(&self) -> Result<Vec<Rule>> {
+        let _dump = self.dumps.lock().await;
         let mut rules = Vec::new();
         for version in [IpVersion::V4, IpVersion::V6] {
             let mut stream = std::pin::pin!(self.handle.rule().get(version).execute());

@@ -76,6 +76,14 @@ impl Initialiser {
         if link.tx_queue_len != TX_QUEUE {
             host.set_tx_queue_len(link.index, TX_QUEUE).await.map_err(&error)?;
         }
+        // Before the link is up: the kernel's own link-local address would have
+        // to pass duplicate detection first.
+        let local = ipnet::Ipv6Net::new(join.mac.link_local(), 64).map(ipnet::IpNet::V6);
+        if let Ok(local) = local
+            && join.addresses.iter().any(|net| net.addr().is_ipv6())
+        {
+            host.add_address(link.index, local, true).await.map_err(&error)?;
+        }
         if !link.up {
             host.set_up(link.index).await.map_err(&error)?;
         }
@@ -94,13 +102,6 @@ impl Initialiser {
         for net in join.addresses.iter().filter(|net| !present.iter().any(|a| a.net == **net)) {
             // The kernel makes the on-link route of the prefix with it.
             host.add_address(link.index, *net, true).await.map_err(&error)?;
-        }
-        let wants_v6 = join.addresses.iter().any(|net| net.addr().is_ipv6());
-        if wants_v6 && !present.iter().any(|a| a.link_scope && a.net.addr().is_ipv6()) {
-            let local = ipnet::Ipv6Net::new(join.mac.link_local(), 64).map(ipnet::IpNet::V6);
-            if let Ok(local) = local {
-                host.add_address(link.index, local, true).await.map_err(&error)?;
-            }
         }
         Ok(link)
     }

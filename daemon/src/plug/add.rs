@@ -27,6 +27,24 @@ struct Made {
     port: bool,
 }
 
+/// Where an ADD's time goes, for the debug log.
+struct Phases<'a> {
+    container: &'a str,
+    last: Instant,
+}
+
+impl<'a> Phases<'a> {
+    fn start(container: &'a str) -> Self {
+        Self { container, last: Instant::now() }
+    }
+
+    fn done(&mut self, phase: &str) {
+        let took_ms = self.last.elapsed().as_secs_f64() * 1000.0;
+        tracing::debug!(container = self.container, phase, took_ms);
+        self.last = Instant::now();
+    }
+}
+
 fn failed(error: impl std::fmt::Display) -> PlugError {
     PlugError::new(Stage::ConfigureNic, error.to_string())
 }
@@ -239,7 +257,9 @@ impl Plugger {
         let host_nic = names::host_nic(&request.container_id, &request.if_name);
         let namespace = self.open_namespace(request)?;
         let mtu = if subnet.mtu > 0 { subnet.mtu } else { network.mtu };
+        let mut phase = Phases::start(&request.container_id);
         self.ensure_veth(&host_nic, wanted, &namespace, mtu, made).await?;
+        phase.done("link");
         if network.userspace {
             self.host
                 .ethtool
@@ -265,9 +285,12 @@ impl Plugger {
         let (port, inside) = tokio::join!(port, inside);
         port?;
         let (mut container, link) = inside?;
+        phase.done("configured");
         self.wait_installed(&host_nic).await?;
+        phase.done("installed");
         container.announce(&link, wanted.mac, &wanted.addresses);
         self.check_gateways(&mut container, &link, &interface, gateway_check(subnet)).await?;
+        phase.done("gateway");
         let routes = container.routes(link.index).await?;
         Ok((link.mtu, routes))
     }

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use cni::api::Route as ApiRoute;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 
 use super::error::{PlugError, Stage};
 use crate::netlink::{self, Link, MAIN_TABLE, Mac, Netlink, Reachability, Route, Scope};
@@ -108,6 +108,14 @@ impl Container {
         {
             self.netlink.set_mtu(link.index, mtu).await?;
             link.mtu = mtu;
+        }
+        // The kernel asks for neighbours with the link-local address, which
+        // duplicate detection would hold back for a second or two.
+        if wanted.no_dad
+            && wanted.addresses.iter().any(|net| net.addr().is_ipv6())
+            && let Ok(local) = Ipv6Net::new(wanted.mac.link_local(), 64)
+        {
+            self.netlink.add_address(link.index, local.into(), true).await?;
         }
         if !link.up {
             self.netlink.set_up(link.index).await?;

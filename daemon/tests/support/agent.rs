@@ -14,6 +14,7 @@ use daemon::sys::{EthtoolSocket, Namespace};
 use http_body_util::{BodyExt, Full};
 use ovsdb::testing::real::Server;
 use serde_json::json;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use super::api::FakeApi;
 use super::{
@@ -67,6 +68,7 @@ impl Machine {
         veth(&host, "eth1", &underlay, "peer1").await;
         give(&host.netlink, "eth1", &["10.9.0.11/24", "fd09::11/64"]).await;
         let under = Netlink::in_namespace(&underlay).await.unwrap();
+        give(&under, "peer0", &["172.30.0.1/24"]).await;
         give(&under, "peer1", &["10.9.0.1/24", "fd09::1/64"]).await;
         let index = host.netlink.require_link("eth1").await.unwrap().index;
         for gateway in ["10.9.0.1", "fd09::1"] {
@@ -95,7 +97,7 @@ impl Machine {
         let port = PortSpec { bridge: BR_INT.into(), name: "gw-port".into(), ..PortSpec::default() };
         ovs.apply(|view| plan::ensure_port(view, &port)).await.unwrap();
         let controller = play_ovn_controller(&ovs);
-        let (api, url) = FakeApi::start(&namespace);
+        let (api, url) = FakeApi::start(&underlay, "172.30.0.1");
         api.put("nodes", node_object());
         api.put("subnets", subnet_object("ovn-default", "10.16.0.0/16,fd00::/112", "10.16.0.1,fd00::1"));
         api.put("subnets", subnet_object("join", "100.64.0.0/16,fd00:100::/112", "100.64.0.1,fd00:100::1"));
@@ -130,11 +132,31 @@ impl Machine {
             .arg(format!("--cni-conf-dir={}", self.file("net.d").display()))
             .arg(format!("--cni-conf-file={}", self.file("none").display()))
             .env("NODE_NAME", "n1")
+            .env("WEIR_LOG", "info,daemon=debug")
             .env_remove("KUBECONFIG")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
         Process(self.namespace.run(move || command.spawn()).unwrap().unwrap())
+    }
+
+    /// Runs a program in the API server's namespace.
+    pub fn run_in_underlay(&self, program: &'static str, arguments: &'static [&'static str]) {
+        let status =
+            self.underlay.run(move || Command::new(program).args(arguments).status()).unwrap().unwrap();
+        assert!(status.success(), "{program} {arguments:?}");
+    }
+
+    /// A question to the diagnostics socket.
+    pub async fn ask(&self, method: &str, params: serde_json::Value) -> serde_json::Value {
+        let stream = tokio::net::UnixStream::connect(self.file("diagnostics.sock")).await.unwrap();
+        let (read, mut write) = stream.into_split();
+        let question = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        write.write_all(format!("{question}\n").as_bytes()).await.unwrap();
+        let line = BufReader::new(read).lines().next_line().await.unwrap().unwrap();
+        let mut answer: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert!(answer["error"].is_null(), "{answer}");
+        answer["result"].take()
     }
 
     pub fn log(&self) -> String {

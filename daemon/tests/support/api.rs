@@ -32,6 +32,8 @@ struct Objects {
     /// By plural and `namespace/name`.
     objects: BTreeMap<(String, String), Value>,
     version: u64,
+    /// What a watch that resumes has missed: version, plural, watch event.
+    history: Vec<(u64, String, Value)>,
     /// Events that the agent created, as `reason`.
     reasons: Vec<String>,
 }
@@ -68,9 +70,9 @@ fn merge(target: &mut Value, patch: &Value) {
 }
 
 impl FakeApi {
-    /// Listens on a port of 127.0.0.1 in the namespace; returns the URL too.
-    pub fn start(namespace: &Namespace) -> (Self, String) {
-        let listener = namespace.run(|| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+    /// Listens on some port of an address in the namespace; returns the URL too.
+    pub fn start(namespace: &Namespace, ip: &'static str) -> (Self, String) {
+        let listener = namespace.run(move || std::net::TcpListener::bind((ip, 0)).unwrap()).unwrap();
         listener.set_nonblocking(true).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let inner = Inner {
@@ -100,17 +102,22 @@ impl FakeApi {
         let id = (plural.to_owned(), key(&object));
         let kind = if state.objects.contains_key(&id) { "MODIFIED" } else { "ADDED" };
         state.objects.insert(id, object.clone());
-        let _ = self.0.events.send((plural.to_owned(), json!({"type": kind, "object": object})));
+        let event = json!({"type": kind, "object": object});
+        let version = state.version;
+        state.history.push((version, plural.to_owned(), event.clone()));
+        let _ = self.0.events.send((plural.to_owned(), event));
     }
 
     /// Deletes an object.
     pub fn delete(&self, plural: &str, namespace: &str, name: &str) {
         let mut state = self.0.state.lock().unwrap();
         state.version += 1;
-        let version = state.version.to_string();
+        let version = state.version;
         if let Some(mut object) = state.objects.remove(&(plural.to_owned(), format!("{namespace}/{name}"))) {
-            object["metadata"]["resourceVersion"] = json!(version);
-            let _ = self.0.events.send((plural.to_owned(), json!({"type": "DELETED", "object": object})));
+            object["metadata"]["resourceVersion"] = json!(version.to_string());
+            let event = json!({"type": "DELETED", "object": object});
+            state.history.push((version, plural.to_owned(), event.clone()));
+            let _ = self.0.events.send((plural.to_owned(), event));
         }
     }
 
@@ -144,6 +151,16 @@ impl FakeApi {
         let state = self.0.state.lock().unwrap();
         if query.split('&').any(|pair| pair == "watch=true" || pair == "watch=1") {
             let (receiver, plural) = (self.0.events.subscribe(), plural.to_owned());
+            let from: u64 = query
+                .split('&')
+                .find_map(|pair| pair.strip_prefix("resourceVersion=")?.parse().ok())
+                .unwrap_or(0);
+            let missed: Vec<_> = state
+                .history
+                .iter()
+                .filter(|(version, of, _)| *version > from && *of == plural)
+                .map(|(_, _, event)| Ok(Bytes::from(format!("{event}\n"))))
+                .collect();
             let stream = futures::stream::unfold((receiver, plural), |(mut receiver, plural)| async move {
                 loop {
                     let (of, event) = receiver.recv().await.ok()?;
@@ -153,7 +170,7 @@ impl FakeApi {
                     }
                 }
             });
-            return Body::from_stream(stream.boxed()).into_response();
+            return Body::from_stream(futures::stream::iter(missed).chain(stream).boxed()).into_response();
         }
         let items: Vec<&Value> =
             state.objects.iter().filter(|((of, _), _)| of == plural).map(|(_, object)| object).collect();
