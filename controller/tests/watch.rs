@@ -94,6 +94,33 @@ async fn lists_page_by_page_then_follows() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn events_arrive_whole_however_they_are_cut() {
+    let api = FakeApi::new();
+    api.faults(Faults { chop: true, ..Faults::default() });
+    let mut rig = Rig::start(api, &[Kind::Pod]);
+    assert!(listed(rig.next().await).is_empty());
+    for number in 0..50 {
+        rig.api.create(PODS, pod(&format!("p\u{e9}-{number}")));
+    }
+    for number in 0..50 {
+        let Input::Applied(object) = rig.next().await else { panic!() };
+        assert_eq!(&*object.meta().name, format!("p\u{e9}-{number}"));
+    }
+    assert_eq!(rig.status(Kind::Pod).failures, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_whose_pages_expire_starts_again() {
+    let api = FakeApi::new();
+    for number in 0..1_234 {
+        api.create(PODS, pod(&format!("p{number}")));
+    }
+    api.faults(Faults { expire_page: true, ..Faults::default() });
+    let mut rig = Rig::start(api, &[Kind::Pod]);
+    assert_eq!(listed(rig.next().await).len(), 1_234, "complete, or not at all");
+}
+
+#[tokio::test(start_paused = true)]
 async fn windows_end_without_lists_or_inputs() {
     let api = FakeApi::new();
     api.create(PODS, pod("p"));

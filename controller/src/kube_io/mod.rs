@@ -170,13 +170,15 @@ pub fn map_error(write: &KubeWrite, error: ApiError) -> KubeError {
     let ApiError::Status { code, reason, message, fields } = &error else {
         return KubeError::Retry(error.to_string());
     };
-    let about_uid =
-        || fields.iter().any(|field| field == "metadata.uid") || message.contains("UID in precondition");
+    // The API server words a failed precondition in more than one way, but always names it.
+    let about_uid = || {
+        fields.iter().any(|field| field == "metadata.uid") || message.to_lowercase().contains("precondition")
+    };
     match (code, write) {
         (404, _) => KubeError::Gone,
         (409, KubeWrite::Create { .. }) if reason == "AlreadyExists" => KubeError::Exists,
         (409, _) if about_uid() => KubeError::Gone,
-        (422, KubeWrite::Patch { .. }) if about_uid() || message.contains("metadata.uid") => KubeError::Gone,
+        (422, KubeWrite::Patch { .. }) if about_uid() => KubeError::Gone,
         (403, _) => KubeError::Retry(format!(
             "{error}; grant this to the controller's ClusterRole (deploy/ has the complete one)"
         )),
@@ -242,6 +244,17 @@ mod tests {
         ),
         "Gone"
     )]
+    #[case(
+        delete(),
+        status(
+            409,
+            "Conflict",
+            "Operation cannot be fulfilled on Pod \"b\": the UID in the precondition (u1) does not match the UID in record (u2). The object might have been deleted and then recreated",
+            None
+        ),
+        "Gone"
+    )]
+    #[case(delete(), status(409, "Conflict", "the object has been modified", None), "Retry")]
     #[case(delete(), status(404, "NotFound", "", None), "Gone")]
     #[case(create(), status(409, "AlreadyExists", "", None), "Exists")]
     #[case(create(), status(422, "Invalid", "metadata.uid", None), "Invalid")]

@@ -134,6 +134,12 @@ impl Statuses {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Some watch fails for a reason that it may share with others (the connection).
+    pub fn any_failing(&self) -> bool {
+        let all = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        all.values().any(|status| status.problem.is_some() && !status.absent)
+    }
+
     /// Kinds that are not loaded yet, with the reason as far as known.
     pub fn missing(&self) -> Vec<(Kind, String)> {
         let all = self.inner.lock().unwrap_or_else(PoisonError::into_inner);

@@ -154,8 +154,11 @@ impl Watch {
     fn recovered(&mut self) {
         self.failures = 0;
         if let Some(since) = self.failing_since.take() {
-            info!(kind = plural(self.resource.kind), after = ?since.elapsed(), "watch works again");
             self.statuses.with(self.resource.kind, |status| status.problem = None);
+            debug!(kind = plural(self.resource.kind), after = ?since.elapsed(), "watch works again");
+            if !self.statuses.any_failing() {
+                info!(after = ?since.elapsed(), "all watches work");
+            }
         }
     }
 
@@ -184,7 +187,13 @@ impl Watch {
         let problem = format!("{error}{remedy}");
         if self.failing_since.is_none() {
             self.failing_since = Some(Instant::now());
-            warn!(kind = plural(kind), problem, "watch failed, trying again");
+            // An outage of the API server fails all watches: one of them says so. A refusal is
+            // each kind's own.
+            if error.code().is_some_and(|code| code < 500) || !self.statuses.any_failing() {
+                warn!(kind = plural(kind), problem, "watch failed, trying again");
+            } else {
+                debug!(kind = plural(kind), problem, "watch failed too");
+            }
         } else {
             debug!(kind = plural(kind), problem, failures = self.failures, "watch failed again");
         }

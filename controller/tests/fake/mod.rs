@@ -46,6 +46,10 @@ pub struct Faults {
     pub mute: bool,
     /// Every request is refused with this status.
     pub refuse: Option<u16>,
+    /// Watches send a few bytes at a time.
+    pub chop: bool,
+    /// The next request for a further page of a list finds its token expired.
+    pub expire_page: bool,
     /// Requests whose path contains this are refused with 403.
     pub forbid: Option<String>,
 }
@@ -173,7 +177,7 @@ impl State {
         let uid = &options["preconditions"]["uid"];
         if !uid.is_null() && *uid != old["metadata"]["uid"] {
             let message =
-                format!("Precondition failed: UID in precondition: {uid}, UID in object meta: other");
+                format!("the UID in the precondition ({uid}) does not match the UID in record (another)");
             return status(409, "Conflict", &message, None);
         }
         let finalizers = old["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());
@@ -329,6 +333,9 @@ impl FakeApi {
             status(403, "Forbidden", "not allowed by the test", None)
         } else if !self.state.lock().unwrap().installed.contains(&target.collection) {
             status(404, "NotFound", "the server could not find the requested resource", None)
+        } else if faults.expire_page && query.contains_key("continue") {
+            self.state.lock().unwrap().faults.expire_page = false;
+            status(410, "Expired", "The provided continue parameter is too old", None)
         } else if method == Method::GET && query.contains_key("watch") {
             return self.watch(target.collection, &query);
         } else {
@@ -370,7 +377,7 @@ impl FakeApi {
             let end = tokio::time::Instant::now() + Duration::from_secs(window);
             let mut seen = from;
             loop {
-                let (expired, muted, lines) = {
+                let (expired, muted, chopped, lines) = {
                     let state = this.state.lock().unwrap();
                     let log = state.log.get(&collection).map(Vec::as_slice).unwrap_or_default();
                     let new = &log[log.partition_point(|(version, ..)| *version <= seen)..];
@@ -380,7 +387,7 @@ impl FakeApi {
                             (*version, json!({"type": kind, "object": object}).to_string() + "\n")
                         })
                         .collect();
-                    (seen < state.compacted, state.faults.mute, lines)
+                    (seen < state.compacted, state.faults.mute, state.faults.chop, lines)
                 };
                 if muted {
                     // A connection that was mute once stays dead: this is what a cut one looks like.
@@ -394,8 +401,13 @@ impl FakeApi {
                 }
                 for (version, line) in lines {
                     seen = version;
-                    if sender.send(Ok(line.into())).await.is_err() {
-                        return;
+                    let line = Bytes::from(line);
+                    let size = if chopped { 5 } else { line.len() };
+                    for start in (0..line.len()).step_by(size) {
+                        let piece = line.slice(start..line.len().min(start + size));
+                        if sender.send(Ok(piece)).await.is_err() {
+                            return;
+                        }
                     }
                 }
                 tokio::select! {
