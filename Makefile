@@ -10,7 +10,7 @@ LAB := target/debug/lab
 E2E_LAB ?= e2e
 export CARGO_TERM_COLOR ?= never
 
-.PHONY: help lab lab-down test lint unit e2e tools generate bench clean bootstrap shim shim-arm64
+.PHONY: help lab lab-down test lint unit e2e tools shim shim-arm64 generate clean bootstrap shim shim-arm64
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,7 +31,7 @@ lab-down: $(LAB) ## End what `make lab` started
 tools: $(LAB) ## Install and build what tests need (cached for all clones)
 	@$(LAB) tools
 
-test: lint unit e2e ## All tests: lints, unit, integration, end to end
+test: lint unit shim-arm64 e2e ## All tests: lints, unit, integration, end to end
 
 lint: bootstrap ## Format, clippy, dependency policy, generated files
 	@echo "== format"
@@ -52,7 +52,7 @@ e2e: $(LAB) tools ## End-to-end tests on a lab of their own
 shim: ## The CNI executable, linked statically
 	@$(CARGO) rustc -q -p cni --bin kube-ovn --profile dist -- -C target-feature=+crt-static -C relocation-model=static
 
-shim-arm64: ## The same for aarch64, cross-built and tried under emulation
+shim-arm64: bootstrap ## The same for aarch64, cross-built and tried under emulation
 	@cni/build-arm64.sh
 
 generate: ## Write the generated files again (CRDs)

@@ -11,7 +11,8 @@ set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=$root/target/arm64
 output=${1:-$work/kube-ovn}
-cross=$work/cross
+# The unpacked compiler is shared by all clones, as everything is that is slow to make.
+cross=${WEIR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/weir}/arm64-cross
 
 if ! command -v aarch64-linux-gnu-gcc >/dev/null || ! command -v qemu-aarch64-static >/dev/null; then
     echo "== cross linker and emulator (apt)" >&2
