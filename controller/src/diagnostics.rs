@@ -18,6 +18,8 @@
 //!   ([`crate::watch::fingerprint`]); `core.checksums` are those of the world that the
 //!   pipeline works on, so a difference shows objects that are on their way.
 //! - `explain {"kind", "namespace", "name"}` → the facts of an object and the unit that made each.
+//! - `plan` → lines about the rows that the pipeline would change now; on a follower, what it
+//!   would do if it led. Empty when database and desired state agree.
 //! - `counters` → the core's numbers.
 //! - `subscribe_changes` → a subscription id; then notifications `changes`, whose
 //!   `params.result` is one change `{seq, unix_ms, change, …}`; `unsubscribe_changes [id]` ends
@@ -59,6 +61,8 @@ const UNAVAILABLE: i32 = -32_001;
 pub trait Source: Send + Sync + 'static {
     /// The whole state; `None` when the core does not answer any more.
     fn status(&self) -> BoxFuture<'_, Option<Value>>;
+    /// What would change in the database.
+    fn plan(&self) -> BoxFuture<'_, Option<Value>>;
     /// The facts of an object.
     fn explain(&self, object: ObjectRef) -> BoxFuture<'_, Option<Value>>;
     /// The core's numbers.
@@ -108,6 +112,9 @@ pub fn module(source: Arc<dyn Source>) -> Result<Methods, jsonrpsee::core::Regis
         let namespace = if resource.namespaced { asked.namespace } else { String::new() };
         let object = ObjectRef::namespaced(resource.kind, namespace, asked.name);
         source.explain(object).await.ok_or_else(unavailable)
+    })?;
+    module.register_async_method("plan", |_, source, _| async move {
+        source.plan().await.ok_or_else(unavailable)
     })?;
     module.register_async_method("counters", |_, source, _| async move {
         source.counters().await.ok_or_else(unavailable)

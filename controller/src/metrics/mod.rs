@@ -55,6 +55,7 @@ pub struct Shared {
     snapshot: Arc<Mutex<Snapshot>>,
     subnets: Arc<Mutex<BTreeMap<Arc<str>, Arc<Subnet>>>>,
     database: Arc<Mutex<Database>>,
+    holder: Arc<Mutex<String>>,
 }
 
 /// The database session as diagnostics see it.
@@ -93,6 +94,16 @@ impl Shared {
     /// Changes what is known of the database session.
     pub fn set_database(&self, change: impl FnOnce(&mut Database)) {
         change(&mut self.database.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Who holds the Lease, as seen last; empty when nobody does.
+    pub fn holder(&self) -> String {
+        self.holder.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes who holds the Lease.
+    pub fn set_holder(&self, holder: &str) {
+        holder.clone_into(&mut self.holder.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Follows subnets for their address counts.

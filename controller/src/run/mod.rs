@@ -51,6 +51,8 @@ pub enum Query {
     Status(oneshot::Sender<Value>),
     /// The core's numbers.
     Counters(oneshot::Sender<Value>),
+    /// What would change in the database.
+    Plan(oneshot::Sender<Value>),
     /// The facts of an object.
     Explain(ObjectRef, oneshot::Sender<Value>),
 }
@@ -314,6 +316,9 @@ impl Engine {
             }
             Query::Counters(answer) => {
                 let _ = answer.send(serde_json::to_value(self.core.counters()).unwrap_or_default());
+            }
+            Query::Plan(answer) => {
+                let _ = answer.send(self.core.plan().into());
             }
             Query::Explain(object, answer) => {
                 let _ = answer.send(self.core.explain(&object));

@@ -111,7 +111,7 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
     let (leadership_out, leadership) = mpsc::channel(4);
     let election_stop = CancellationToken::new();
     let election = tokio::spawn({
-        let (stop, metrics) = (election_stop.clone(), metrics.clone());
+        let (stop, metrics, shared) = (election_stop.clone(), metrics.clone(), shared.clone());
         let (api, namespace, timing) = (api.clone(), settings.namespace.clone(), settings.lease);
         let (name, uid) = (settings.pod_name.clone(), settings.pod_uid.clone());
         async move {
@@ -121,7 +121,11 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
             };
             let _ = identity.set(found.clone());
             let candidate = Candidate { api, namespace, identity: found, timing, authority };
-            lease::run(candidate, stop, leadership_out, move |holder| metrics.lease_holder(holder)).await;
+            let note = move |holder: &str| {
+                metrics.lease_holder(holder);
+                shared.set_holder(holder);
+            };
+            lease::run(candidate, stop, leadership_out, note).await;
         }
     });
 
@@ -263,7 +267,11 @@ impl diagnostics::Source for Diagnostics {
                 "uptime_s": self.started.elapsed().as_secs_f64(),
                 "ready": self.health.unready().is_empty(),
                 "unready": self.health.unready(),
-                "leadership": { "elected": snapshot.elected, "writing": snapshot.leading },
+                "leadership": {
+                    "elected": snapshot.elected,
+                    "writing": snapshot.leading,
+                    "holder": self.health.shared.holder(),
+                },
                 "lag_s": snapshot.lag.as_secs_f64(),
                 "in_flight": {
                     "transactions": snapshot.transactions_in_flight,
@@ -281,6 +289,10 @@ impl diagnostics::Source for Diagnostics {
                 "core": core,
             }))
         })
+    }
+
+    fn plan(&self) -> BoxFuture<'_, Option<Value>> {
+        Box::pin(self.ask(Query::Plan))
     }
 
     fn explain(&self, object: ObjectRef) -> BoxFuture<'_, Option<Value>> {

@@ -23,6 +23,7 @@
 
 pub mod decode;
 pub mod stream;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

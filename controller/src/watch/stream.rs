@@ -14,12 +14,12 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use kube::client::Body;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::decode::{BadObject, Decoder};
+use super::wire::{Line, Page, VersionOnly, escape};
 use super::{Delivery, Statuses, WINDOW, WINDOW_GRACE, fingerprint, plural};
 use crate::facts::{Kind, ObjectRef};
 use crate::io::Input;
@@ -78,32 +78,6 @@ impl From<ApiError> for Stop {
     fn from(error: ApiError) -> Self {
         Self::Failed(error)
     }
-}
-
-#[derive(Deserialize)]
-struct Page<'a> {
-    metadata: PageMeta,
-    #[serde(borrow)]
-    items: Option<Vec<&'a RawValue>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct PageMeta {
-    resource_version: String,
-    r#continue: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Line<'a> {
-    r#type: &'a str,
-    #[serde(borrow)]
-    object: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-struct VersionOnly {
-    metadata: PageMeta,
 }
 
 /// Kinds that the controller can't work without. The others may be not installed.
@@ -476,16 +450,4 @@ impl From<Closed> for Stop {
 fn key(object: &Object) -> Key {
     let meta = object.meta();
     (meta.namespace.clone(), meta.name.clone())
-}
-
-/// Percent-encodes a query value (continue tokens are base64).
-fn escape(text: &str) -> String {
-    text.bytes().fold(String::with_capacity(text.len()), |mut out, byte| {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-        out
-    })
 }
