@@ -35,6 +35,8 @@ pub struct Counters {
     pub reads: usize,
     /// Edges of the dependency graph.
     pub edges: usize,
+    /// Its memory, bytes.
+    pub graph_bytes: usize,
     /// Rows and memberships wanted.
     pub rows: usize,
     /// Memberships wanted.
@@ -257,6 +259,7 @@ impl Core {
             units,
             reads,
             edges,
+            graph_bytes: self.engine.graph_bytes(),
             rows,
             members,
             conflicts: self.desired.conflicts().values().map(BTreeSet::len).sum(),

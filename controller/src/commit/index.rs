@@ -106,7 +106,7 @@ impl Index {
                     }
                     effects.rows.insert(key);
                 }
-                if !before.claimed {
+                if !before.claimed && table != Table::NbGlobal {
                     let count = self.unclaimed.entry(before.table).or_default();
                     *count = count.saturating_sub(1);
                 }
@@ -117,7 +117,7 @@ impl Index {
                         self.by_key.entry(key.clone()).or_default().insert(uuid);
                         effects.rows.insert(key);
                     }
-                    if !after.claimed {
+                    if !after.claimed && table != Table::NbGlobal {
                         *self.unclaimed.entry(table).or_default() += 1;
                     }
                     self.known.insert(uuid, after);
@@ -235,7 +235,9 @@ impl Index {
             let uuid = uuids.first()?;
             let (table, parent) = self.parent(uuid)?;
             let switch = self.row(table, &parent)?.str("name")?.into();
+            // Router and localnet ports have no address of their own.
             let row = self.row(Table::LogicalSwitchPort, uuid)?;
+            row.str("type").filter(|kind| kind.is_empty())?;
             let addresses = row.get("addresses")?.set_strings().map(Arc::from).collect();
             Some(PortRow { name: key.key.clone(), switch, addresses })
         });

@@ -106,9 +106,14 @@ impl Commit {
         changes: &[RowChange],
         schema: Arc<Schema>,
     ) -> BTreeSet<RowKey> {
+        // Another version of the server may know columns that could not be judged.
+        let other = self.schema.as_ref().is_some_and(|old| *old != schema);
         self.schema = Some(schema);
         self.connected = true;
         let keys = self.changed(config, desired, replica, changes);
+        for key in desired.keys().filter(|_| other) {
+            self.touch_row(desired, key);
+        }
         self.resolve_epoch();
         keys
     }

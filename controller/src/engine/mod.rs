@@ -212,6 +212,17 @@ impl Engine {
         (self.compiled, self.unchanged)
     }
 
+    /// Memory of the dependency graph in bytes, by its sizes: keys, slots and edges
+    /// (an id in the unit's list, and one in the reader's set with its share of a
+    /// tree node).
+    pub fn graph_bytes(&self) -> usize {
+        const TREE_SHARE: usize = 2;
+        let id = size_of::<u32>();
+        let slots = self.reads.len() * size_of::<Option<Read>>();
+        let keys = self.read_ids.len() * (size_of::<ReadKey>() + id) * TREE_SHARE;
+        slots + keys + self.edges * (id + id * TREE_SHARE)
+    }
+
     /// Units, read projections, edges between them.
     pub fn size(&self) -> (usize, usize, usize) {
         (self.ids.len(), self.read_ids.len(), self.edges)

@@ -126,6 +126,15 @@ impl Api {
         }
     }
 
+    /// Whatever grace period the object has is over.
+    pub(crate) fn grace_over(&mut self, object: &ObjectRef) {
+        let finalizers =
+            |value: &Value| value["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+        if self.objects.get(object).is_some_and(|value| !finalizers(value)) {
+            self.remove(object);
+        }
+    }
+
     /// Carries out a controller's write.
     pub(crate) fn write(&mut self, write: &KubeWrite) -> Result<(), KubeError> {
         match write {

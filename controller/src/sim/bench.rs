@@ -183,6 +183,8 @@ impl Bench {
 
     /// The process is the leader from now on.
     pub(crate) fn elect(&mut self, process: usize) {
+        // Who leads again has noticed that it did not.
+        self.input(process, Input::Deposed);
         self.epochs += 1;
         let epoch: Arc<str> = format!("epoch-{}", self.epochs).into();
         self.input(process, Input::Elected { epoch });
@@ -199,6 +201,15 @@ impl Bench {
     pub(crate) fn input(&mut self, process: usize, input: Input) {
         let (now_ms, unix_s) = (self.now_ms, self.unix_s());
         self.api.now_s = unix_s;
+        if matches!(input, Input::Deposed) {
+            // The writer drops what it has; some of it was on the wire already.
+            for (_, write) in std::mem::take(&mut self.processes[process].writes) {
+                if self.rng.chance(50) {
+                    let _ = self.api.write(&write);
+                }
+            }
+            self.processes[process].answers.clear();
+        }
         let process = &mut self.processes[process];
         process.wake = None;
         for output in process.core.handle(now_ms, unix_s, input) {

@@ -10,7 +10,7 @@ use super::bench::{Faults, pod};
 use crate::facts::{Kind, ObjectRef};
 
 /// Everything that pods leave traces in: rows, memberships, IP objects, counts.
-fn inventory(bench: &Bench) -> Vec<String> {
+pub(super) fn inventory(bench: &Bench) -> Vec<String> {
     let replica = bench.db.replica();
     let mut lines = Vec::new();
     for table in replica.tables() {
@@ -42,7 +42,7 @@ fn inventory(bench: &Bench) -> Vec<String> {
 }
 
 #[track_caller]
-fn same_inventory(bench: &Bench, expected: &[String], context: &str) {
+pub(super) fn same_inventory(bench: &Bench, expected: &[String], context: &str) {
     let found = inventory(bench);
     let more: Vec<_> = found.iter().filter(|line| !expected.contains(line)).collect();
     let less: Vec<_> = expected.iter().filter(|line| !found.contains(line)).collect();
@@ -61,7 +61,7 @@ fn ports(bench: &Bench) -> BTreeMap<String, String> {
 }
 
 /// Pod, port, IP object and lease say the same, and no address is used twice.
-fn check_pods(bench: &Bench, context: &str) {
+pub(super) fn check_pods(bench: &Bench, context: &str) {
     let ports = ports(bench);
     let mut seen = BTreeSet::new();
     for object in bench.api.names(Kind::Pod) {

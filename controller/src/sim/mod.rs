@@ -13,6 +13,7 @@ mod orders;
 mod real;
 mod restarts;
 mod scale;
+mod soak;
 
 pub(crate) use api::Api;
 pub(crate) use bench::{Bench, config};

@@ -195,11 +195,11 @@ fn step_by_step_equals_all_at_once() {
 }
 
 /// More seeds on demand: `WEIR_SIM_SEEDS=1000 cargo test sim`.
-fn seeds(usual: u64) -> u64 {
+pub(super) fn seeds(usual: u64) -> u64 {
     std::env::var("WEIR_SIM_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
 }
 
-fn random_change(bench: &mut Bench) {
+pub(super) fn random_change(bench: &mut Bench) {
     let name = format!("p-{}", bench.rng.below(8));
     let object = pod("web", &name);
     let node = if bench.rng.chance(50) { "n-1" } else { "n-3" };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ovsdb::testing::real::Server;
 use ovsdb::{Event, EventStream, Operation, Options, Schema, Session, Value};
@@ -16,6 +16,9 @@ use crate::facts::{Kind, ObjectRef, Table};
 use crate::io::{Input, Output};
 use crate::world::NEEDED;
 
+/// Far more than the test needs on a busy machine.
+const LONGEST: Duration = Duration::from_secs(120);
+
 struct Driver {
     core: Core,
     api: Api,
@@ -24,6 +27,7 @@ struct Driver {
     events: EventStream,
     schema: Option<Arc<Schema>>,
     fenced: bool,
+    start: Instant,
 }
 
 fn session(server: &Server) -> (Session, EventStream) {
@@ -45,7 +49,16 @@ impl Driver {
         api.create(&ObjectRef::cluster(Kind::Node, "n-1"), node).unwrap();
         let (session, events) = session(server);
         let core = Core::new(config(), crate::compile::compile);
-        Self { core, api, cursors: BTreeMap::new(), session, events, schema: None, fenced: false }
+        Self {
+            core,
+            api,
+            cursors: BTreeMap::new(),
+            session,
+            events,
+            schema: None,
+            fenced: false,
+            start: Instant::now(),
+        }
     }
 
     fn add_pod(&mut self, name: &str) {
@@ -54,7 +67,8 @@ impl Driver {
     }
 
     fn input(&mut self, input: Input) {
-        for output in self.core.handle(0, super::api::EPOCH_S, input) {
+        let now_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap();
+        for output in self.core.handle(now_ms, super::api::EPOCH_S, input) {
             match output {
                 Output::Transact { tag, operations } => self.session.submit(tag, operations),
                 Output::Kube { id, write } => {
@@ -96,9 +110,12 @@ impl Driver {
             if done(self) {
                 return;
             }
-            let event = tokio::time::timeout(Duration::from_secs(30), self.events.next()).await;
-            let status = self.core.status();
-            let event = event.unwrap_or_else(|_| panic!("{what} never came: {status:#}")).unwrap();
+            assert!(self.start.elapsed() < LONGEST, "{what} never came: {:#}", self.core.status());
+            let event = tokio::time::timeout(Duration::from_millis(100), self.events.next()).await;
+            let Ok(event) = event.map(Option::unwrap) else {
+                self.input(Input::Tick);
+                continue;
+            };
             match event {
                 Event::Connected { schema, .. } => self.schema = Some(schema),
                 Event::Replaced { replica, changes } => {

@@ -1,8 +1,8 @@
 //! What a pod costs, at several sizes. Measures, so not part of the usual run:
 //! `WEIR_SCALE_PODS=150000 cargo test --release -p controller scale -- --ignored --nocapture`
 
-use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use ovsdb::testing::{Database, northbound};
 
@@ -21,6 +21,27 @@ struct Line {
     longest: Duration,
     transactions: usize,
     now_ms: u64,
+    /// Time and number by kind of input.
+    by_input: BTreeMap<&'static str, (Duration, u32)>,
+}
+
+fn kind_of(input: &Input) -> &'static str {
+    match input {
+        Input::Applied(object) => match object.kind() {
+            Kind::Pod => "applied pod",
+            Kind::Ip => "applied ip",
+            Kind::Subnet => "applied subnet",
+            Kind::Node => "applied node",
+            _ => "applied other",
+        },
+        Input::Deleted(_) => "deleted",
+        Input::Listed(..) => "listed",
+        Input::NbLoaded { .. } => "loaded",
+        Input::NbChanged { .. } => "changed",
+        Input::NbReply { .. } => "reply",
+        Input::KubeReply { .. } => "kube reply",
+        _ => "other",
+    }
 }
 
 impl Line {
@@ -32,6 +53,7 @@ impl Line {
             longest: Duration::ZERO,
             transactions: 0,
             now_ms: 0,
+            by_input: BTreeMap::new(),
         }
     }
 
@@ -55,11 +77,15 @@ impl Line {
                 }
                 _ => return,
             };
-            let start = Instant::now();
+            let kind = kind_of(&input);
+            let start = cpu();
             let outputs = self.core.handle(self.now_ms, EPOCH_S, input);
-            let took = start.elapsed();
+            let took = cpu().saturating_sub(start);
             self.spent += took;
             self.longest = self.longest.max(took);
+            let (sum, count) = self.by_input.entry(kind).or_default();
+            *sum += took;
+            *count += 1;
             for output in outputs {
                 match output {
                     Output::Transact { tag, operations } => {
@@ -86,6 +112,12 @@ impl Line {
             }
         }
     }
+}
+
+/// CPU time of this thread, which a busy machine doesn't change.
+fn cpu() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
 fn resident() -> usize {
@@ -136,6 +168,7 @@ fn a_pod_costs_the_same_at_every_size() {
         "{pods} pods at once: {:?}, {each:?} a pod, longest step {:?}, {} transactions",
         line.spent, line.longest, line.transactions
     );
+    println!("{:#?}", std::mem::take(&mut line.by_input));
     (line.spent, line.longest, line.transactions) = (Duration::ZERO, Duration::ZERO, 0);
     for i in pods..pods + 100 {
         create_pod(&mut api, i, nodes);
@@ -147,6 +180,7 @@ fn a_pod_costs_the_same_at_every_size() {
         line.run(&mut api, &mut db);
     }
     println!("100 pods one by one: {:?} a pod, longest step {:?}", line.spent / 100, line.longest);
+    println!("{:#?}", line.by_input);
     println!("{}", serde_json::to_string(&line.core.counters()).unwrap());
     drop(line);
 

@@ -1,8 +1,8 @@
 //! The life of address leases.
 //!
 //! A lease is given before its port is compiled, once every watch and the replica
-//! are loaded and the leases that exist already were put back (truth: IP objects,
-//! then annotations, then port rows). It is freed when nothing alive wants the
+//! are loaded and the leases that exist already were put back (truth: annotations,
+//! then port rows, then IP objects; [`World::restore_leases`] says why). It is freed when nothing alive wants the
 //! port, no row of the port is left in the replica, and the IP object is gone. A
 //! successor of the same name inherits it; one that asks for something else waits
 //! until the old lease is freed, so that no address is ever in two rows.
@@ -189,26 +189,38 @@ impl World {
     }
 
     /// Puts back the leases that exist already; called when everything is loaded,
-    /// and again when we become the leader (another one may have given leases that
-    /// only show in the database yet). Ports of the living go first: an address
-    /// that is in use is never given to a leftover.
+    /// and again when we become the leader: what a follower learned on the way may
+    /// be half of what the leader before did.
+    ///
+    /// What an owner was told comes first, since its network lives by it. Then rows,
+    /// which only a leader behind the fence can have written. IP objects come last:
+    /// a leader that had lost its lease without knowing may have created them. Within
+    /// each the living go before leftovers.
     pub fn restore_leases(&mut self, rows: &[PortRow]) {
         self.leases.started = true;
         let wanted = |port: &Arc<str>| self.leases.wanted.contains_key(port);
         let mut order: Vec<Lease> = Vec::new();
-        order.extend(self.ips.values().filter(|ip| wanted(&ip.meta.name)).filter_map(|ip| self.of_ip(ip)));
         for (port, owner) in &self.leases.wanted {
             order.extend(self.owner_meta(owner).and_then(|meta| of_annotations(port, meta)));
         }
-        let of_rows = |alive: bool| {
-            let rows = rows.iter().filter(move |row| wanted(&row.name) == alive);
-            rows.filter_map(|row| self.of_row(row))
-        };
-        order.extend(of_rows(true));
-        order.extend(self.ips.values().filter(|ip| !wanted(&ip.meta.name)).filter_map(|ip| self.of_ip(ip)));
-        order.extend(of_rows(false));
+        for alive in [true, false] {
+            let rows = rows.iter().filter(|row| wanted(&row.name) == alive);
+            order.extend(rows.filter_map(|row| self.of_row(row)));
+            let ips = self.ips.values().filter(|ip| wanted(&ip.meta.name) == alive);
+            order.extend(ips.filter_map(|ip| self.of_ip(ip)));
+        }
+        let before: BTreeMap<Arc<str>, Arc<Lease>> =
+            self.ipam.leases().map(|lease| (lease.port.clone(), lease.clone())).collect();
+        for port in before.keys() {
+            self.ipam.release(port);
+        }
         for lease in order {
             self.restore(lease);
+        }
+        for (port, old) in before {
+            if self.ipam.lease(&port) != Some(&old) {
+                self.changed.insert(ReadKey::Lease(port));
+            }
         }
         for port in self.leases.wanted.keys().cloned().collect::<Vec<_>>() {
             self.leases.queue(port);
@@ -285,7 +297,9 @@ impl World {
         let Some(lease) = self.ips.get(port).and_then(|ip| self.of_ip(ip)) else { return };
         let held = self.ipam.lease(port);
         let differs = |held: &Lease| (&held.subnet, held.v4, held.v6) != (&lease.subnet, lease.v4, lease.v6);
-        if !give && held.is_some_and(|held| differs(held)) {
+        let owner = self.leases.wanted.get(port).and_then(|owner| self.owner_meta(owner));
+        let better = owner.is_some_and(project::allocated) || self.leases.rows.contains(port);
+        if !give && !better && held.is_some_and(|held| differs(held)) {
             self.ipam.release(port);
             self.changed.insert(ReadKey::Lease(port.clone()));
         }

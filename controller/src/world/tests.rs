@@ -153,22 +153,23 @@ fn the_living_keep_their_address_against_leftovers() {
 }
 
 #[test]
-fn truth_comes_from_objects_then_annotations_then_rows() {
-    let row = |address: &str| PortRow {
+fn truth_comes_from_annotations_then_rows_then_objects() {
+    let row = PortRow {
         name: "a.web".into(),
         switch: "ovn-default".into(),
-        addresses: vec![format!("02:00:00:00:00:09 {address}").into()],
+        addresses: vec!["02:00:00:00:00:09 10.16.0.11".into()],
     };
-    let mut objects = vec![ip("a.web", "a", "10.16.0.10"), pod("a", &told("10.16.0.11"))];
-    for expected in ["10.16.0.10", "10.16.0.11", "10.16.0.12"] {
-        let mut world = world(objects.clone());
-        world.restore_leases(&[row("10.16.0.12")]);
+    let record = ip("a.web", "a", "10.16.0.12");
+    for (pod, rows, expected) in [
+        (pod("a", &told("10.16.0.10")), vec![row.clone()], "10.16.0.10"),
+        (pod("a", &[]), vec![row], "10.16.0.11"),
+        (pod("a", &[]), vec![], "10.16.0.12"),
+    ] {
+        let mut world = world(vec![pod, record.clone()]);
+        rows.iter().for_each(|row| world.port_row(row.name.clone(), true));
+        world.restore_leases(&rows);
         world.settle_leases(false);
         assert_eq!(held(&world, "a.web").unwrap().v4, Some(expected.parse().unwrap()));
-        objects.remove(0);
-        if objects.is_empty() {
-            objects.push(pod("a", &[]));
-        }
     }
 }
 
