@@ -13,7 +13,7 @@ use daemon::netlink::MAIN_TABLE;
 use daemon::plug::names;
 use serde_json::{Value, json};
 use support::agent::{Machine, call};
-use support::{addresses, answers, new_namespace, request, routed_pod, start_vswitchd, wait_view};
+use support::{Process, addresses, answers, new_namespace, request, routed_pod, start_vswitchd, wait_view};
 
 fn set<const N: usize>(items: [&str; N]) -> Vec<String> {
     items.map(str::to_owned).to_vec()
@@ -63,7 +63,7 @@ fn condition(node: &Value, kind: &str) -> Option<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_comes_up_serves_pods_and_survives_restarts() {
     let mut machine = Machine::boot().await;
-    let agent = machine.start_agent(&[]);
+    let agent = machine.start_agent();
     machine.wait_ready().await;
     assert_node_is_set_up(&machine).await;
     machine
@@ -101,7 +101,7 @@ async fn a_node_comes_up_serves_pods_and_survives_restarts() {
     machine.host.netlink.delete_link(&lost).await.unwrap();
     assert!(answers(&namespace, "eth0", "10.16.0.1").await);
     let writes = machine.api.writes();
-    let agent = machine.start_agent(&[]);
+    let agent = machine.start_agent();
     machine.wait_ready().await;
     wait_view(&machine.ovs, "the lost interface to be removed", |view| view.interface(&lost).is_none()).await;
     assert_node_is_set_up(&machine).await;
@@ -161,7 +161,7 @@ async fn a_silent_api_server_is_noticed() {
     let machine = Machine::boot().await;
     let (pod, late) = (routed_pod(1), routed_pod(2));
     machine.route_pod(&pod);
-    let _agent = machine.start_agent(&[]);
+    let _agent = machine.start_agent();
     machine.wait_ready().await;
     let known = |n: u8| {
         machine.ask("explain", json!({"kind": "Pod", "namespace": "web", "name": format!("pod-{n}")}))
@@ -195,10 +195,18 @@ fn now() -> f64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_process_is_started_on_the_pod_path() {
     let machine = Machine::boot().await;
+    let agent = machine.start_agent();
+    // Attached from outside, so that the agent stays a child of the test's own
+    // and ends with it; declared later, so that it detaches first.
     let trace = machine.file("trace");
-    let calls = "trace=execve,execveat,fork,vfork,clone,clone3";
-    let strace = ["strace", "-f", "--seccomp-bpf", "-ttt", "-e", calls, "-o", trace.to_str().unwrap()];
-    let _agent = machine.start_agent(&strace);
+    let _strace = Process(
+        std::process::Command::new("strace")
+            .args(["-f", "-ttt", "-e", "trace=execve,execveat,fork,vfork,clone,clone3", "-o"])
+            .args([trace.to_str().unwrap(), "-p", &agent.0.id().to_string()])
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
     machine.wait_ready().await;
     // The gateway's first passes run the firewall's tools; they must be over.
     let mut quiet =
@@ -235,4 +243,47 @@ async fn no_process_is_started_on_the_pod_path() {
         })
         .collect();
     assert!(during.is_empty(), "processes were started during 100 ADD and DEL: {during:#?}");
+}
+
+/// Prints how long ADD and DEL take through the socket (`--ignored
+/// --nocapture`); no bar is checked, for machines differ.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn measure_add_and_del() {
+    let machine = Machine::boot().await;
+    let _agent = machine.start_agent();
+    machine.wait_ready().await;
+    let pods: Vec<_> = (0..60u8).map(|n| (routed_pod(n), new_namespace())).collect();
+    for (pod, _) in &pods {
+        machine.route_pod(pod);
+    }
+    let requests: Vec<_> = pods.iter().map(|(pod, namespace)| request(pod, namespace, 1)).collect();
+    let print = |what: &str, mut times: Vec<Duration>| {
+        times.sort_unstable();
+        let at = |share: usize| times[(times.len() - 1) * share / 100];
+        println!("{what}: p50 {:?} p90 {:?} max {:?}", at(50), at(90), at(100));
+    };
+    let (mut adds, mut dels) = (Vec::new(), Vec::new());
+    for request in &requests[..30] {
+        let begin = Instant::now();
+        machine.add(request).await;
+        adds.push(begin.elapsed());
+    }
+    for request in &requests[..30] {
+        let begin = Instant::now();
+        machine.del(request).await;
+        dels.push(begin.elapsed());
+    }
+    print("ADD one after another", adds);
+    print("DEL one after another", dels);
+    let begin = Instant::now();
+    let times = futures::future::join_all(requests[30..].iter().map(|request| async {
+        machine.add(request).await;
+        begin.elapsed()
+    }))
+    .await;
+    print("ADD 30 at once", times);
+    for line in machine.log().lines().filter(|line| line.contains("phase")) {
+        println!("{line}");
+    }
 }

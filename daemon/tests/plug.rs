@@ -10,7 +10,7 @@ use daemon::kube::{Fact, PodFacts};
 use daemon::netlink::Netlink;
 use daemon::plug::lost::Suspects;
 use daemon::plug::{Stage, names};
-use support::{MTU, Node, addresses, answers, new_namespace, request, routed_pod};
+use support::{MTU, Node, addresses, answers, new_namespace, request, routed_pod, wait_view};
 
 fn host_nic(request: &cni::api::CniRequest) -> String {
     names::host_nic(&request.container_id, &request.if_name)
@@ -176,6 +176,30 @@ async fn a_pod_that_vanishes_ends_the_wait() {
     pods.put(PodFacts::key(&pod.namespace, &pod.name), None);
     let error = add.await.unwrap().unwrap_err();
     assert!(matches!(error.stage, Stage::GetPod), "{error}");
+}
+
+/// Nobody installs the port; the pod is deleted, or the runtime gives up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_add_that_nobody_wants_any_more_ends_at_once() {
+    let node = Node::start().await;
+    for by_del in [false, true] {
+        let (mut pod, namespace) = (routed_pod(20), new_namespace());
+        node.route_pod(&pod);
+        let request = request(&pod, &namespace, u8::from(by_del));
+        let (plugger, call) = (node.plugger.clone(), request.clone());
+        let add = tokio::spawn(async move { plugger.add(&call).await });
+        let nic = host_nic(&request);
+        wait_view(&node.ovs, "the port", |view| view.interface(&nic).is_some()).await;
+        if by_del {
+            node.plugger.del(&request).await.unwrap();
+        } else {
+            pod.deleting = true;
+            node.route_pod(&pod);
+        }
+        let error = add.await.unwrap().unwrap_err();
+        assert_eq!(error.stage, if by_del { Stage::ConfigureNic } else { Stage::GetPod });
+        assert!(node.pod_ports().is_empty() && node.pod_links().await.is_empty());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

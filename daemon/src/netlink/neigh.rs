@@ -5,6 +5,7 @@
 //! event. No raw socket, one code for both families, and the entry is warm for
 //! the pod's first packet.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -52,46 +53,89 @@ impl Reachability {
     /// # Errors
     /// When the kernel refuses the request.
     pub async fn resolve(&mut self, index: u32, address: IpAddr, patience: Duration) -> Result<Option<Mac>> {
-        let found = tokio::time::timeout(patience, async {
-            // Events from before the question are no answers to it.
-            while let Some(Some(_)) = self.events.next().now_or_never() {}
-            loop {
-                match self.entry(index, address).await?.as_ref().map(verdict) {
-                    Some(Verdict::Reachable(mac)) => return Ok(Some(mac)),
-                    Some(Verdict::Old) => self.probe(index, address).await?,
-                    Some(Verdict::Unknown | Verdict::Failed) | None => self.ask(index, address).await?,
-                }
-                // A link that loses its carrier loses its entries without a word.
-                if let Ok(answer) = tokio::time::timeout(ASK_AGAIN, self.answer(index, address)).await {
-                    match answer {
-                        Some(Verdict::Reachable(mac)) => return Ok(Some(mac)),
-                        Some(_) => {}
-                        None => return Ok(None),
-                    }
-                }
-            }
-        })
-        .await;
-        found.unwrap_or(Ok(None))
+        Ok(self.resolve_all(index, &[address], patience).await?.remove(&address))
     }
 
-    /// The next event about an address that decides something; `None` when the
-    /// socket died.
-    async fn answer(&mut self, index: u32, address: IpAddr) -> Option<Verdict> {
-        loop {
-            let (message, _) = self.events.next().await?;
+    /// As [`Reachability::resolve`], for several addresses at once. Those that
+    /// nobody answered for are not in the result.
+    ///
+    /// # Errors
+    /// When the kernel refuses a request.
+    pub async fn resolve_all(
+        &mut self,
+        index: u32,
+        addresses: &[IpAddr],
+        patience: Duration,
+    ) -> Result<BTreeMap<IpAddr, Mac>> {
+        let mut found = BTreeMap::new();
+        // Events from before the questions are no answers to them.
+        while let Some(Some(_)) = self.events.next().now_or_never() {}
+        let asked = tokio::time::timeout(patience, async {
+            while found.len() < addresses.len() {
+                for address in addresses {
+                    if !found.contains_key(address)
+                        && let Some(mac) = self.question(index, *address).await?
+                    {
+                        found.insert(*address, mac);
+                    }
+                }
+                // A link that loses its carrier loses its entries without a word.
+                let answers = self.answers(index, addresses, &mut found);
+                match tokio::time::timeout(ASK_AGAIN, answers).await {
+                    Ok(result) => result?,
+                    Err(_) => continue,
+                }
+            }
+            Ok(())
+        })
+        .await;
+        match asked {
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(())) | Err(_) => Ok(found),
+        }
+    }
+
+    /// Asks for one address, unless the kernel knows it for sure already.
+    async fn question(&self, index: u32, address: IpAddr) -> Result<Option<Mac>> {
+        match self.entry(index, address).await?.as_ref().map(verdict) {
+            Some(Verdict::Reachable(mac)) => return Ok(Some(mac)),
+            Some(Verdict::Old) => self.probe(index, address).await?,
+            Some(Verdict::Unknown | Verdict::Failed) | None => self.ask(index, address).await?,
+        }
+        Ok(None)
+    }
+
+    /// Takes events in until every address is found.
+    async fn answers(
+        &mut self,
+        index: u32,
+        addresses: &[IpAddr],
+        found: &mut BTreeMap<IpAddr, Mac>,
+    ) -> Result<()> {
+        while found.len() < addresses.len() {
+            let Some((message, _)) = self.events.next().await else {
+                let gone = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+                return Err(Error::io("listen for neighbours", gone));
+            };
             let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) = message.payload
             else {
                 continue;
             };
-            if entry.header.ifindex != index || destination(&entry) != Some(address) {
+            let Some(address) = destination(&entry).filter(|address| addresses.contains(address)) else {
+                continue;
+            };
+            if entry.header.ifindex != index || found.contains_key(&address) {
                 continue;
             }
             match verdict(&entry) {
+                Verdict::Reachable(mac) => {
+                    found.insert(address, mac);
+                }
+                Verdict::Failed => self.ask(index, address).await?,
                 Verdict::Old | Verdict::Unknown => {}
-                decided => return Some(decided),
             }
         }
+        Ok(())
     }
 
     async fn entry(&self, index: u32, address: IpAddr) -> Result<Option<NeighbourMessage>> {

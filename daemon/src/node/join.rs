@@ -1,5 +1,6 @@
 //! `ovn0` in the switch and on the host, and the node's condition.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::ovn0::Join;
@@ -39,16 +40,20 @@ impl Initialiser {
         // Before ovn-controller has installed the port nobody can answer; its
         // doing so wakes the loop.
         let installed = self.inputs.ovs.view().installed(OVN0) == Installed::Yes;
-        let mut silent = Vec::new();
-        for gateway in &join.gateways {
-            let answer = match installed {
-                true => self.reach.resolve(link.index, *gateway, GATEWAY_PATIENCE).await,
-                false => Ok(None),
-            };
-            if answer.map_err(host_error("ovn0"))?.is_none() {
-                silent.push(gateway.to_string());
-            }
-        }
+        let found = if installed {
+            self.reach
+                .resolve_all(link.index, &join.gateways, GATEWAY_PATIENCE)
+                .await
+                .map_err(host_error("ovn0"))?
+        } else {
+            BTreeMap::new()
+        };
+        let silent: Vec<String> = join
+            .gateways
+            .iter()
+            .filter(|gateway| !found.contains_key(gateway))
+            .map(ToString::to_string)
+            .collect();
         if silent.is_empty() {
             self.silent_since = None;
         } else {

@@ -13,6 +13,7 @@ use super::choices::{
 };
 use super::container::{Container, Interface};
 use super::error::{PlugError, Stage};
+use super::locks::RunningAdd;
 use super::wanted::{Readiness, Wanted, check_provider, readiness};
 use super::{CONTAINER_ID, IF_NAME, NETWORK, NodeNetwork, POD_UID, Plugger, names};
 use crate::kube::{EventType, Fact, ObjectRef, PodFacts, SubnetFacts};
@@ -43,6 +44,10 @@ impl<'a> Phases<'a> {
         tracing::debug!(container = self.container, phase, took_ms);
         self.last = Instant::now();
     }
+}
+
+fn unwanted() -> PlugError {
+    PlugError::new(Stage::ConfigureNic, "DEL came while ADD was running")
 }
 
 fn failed(error: impl std::fmt::Display) -> PlugError {
@@ -91,9 +96,13 @@ impl Plugger {
     async fn try_add(&self, request: &CniRequest) -> Result<(CniResponse, Wanted), PlugError> {
         validate(request)?;
         let _lock = self.locks.lock(&request.container_id).await;
+        let running = self.locks.running(&request.container_id, &request.if_name);
         let bound = self.bound_subnet(request)?;
         let deadline = tokio::time::Instant::now() + self.patience.annotations;
-        let mut wanted = self.wait_ready(request, deadline).await?;
+        let mut wanted = tokio::select! {
+            wanted = self.wait_ready(request, deadline) => wanted?,
+            () = running.cancelled.cancelled() => return Err(unwanted()),
+        };
         if wanted.subnet.is_empty() {
             wanted.subnet = bound.unwrap_or_default();
         }
@@ -114,7 +123,9 @@ impl Plugger {
         let network = self.wait_network(deadline).await?;
         let encap_ip = encap_ip(&subnet, &network)?;
         let mut made = Made::default();
-        match self.plug(request, &wanted, &subnet, &network, encap_ip, &mut made).await {
+        let abandoned = self.abandoned(request, &wanted.pod_uid, &running);
+        let plugged = self.plug(request, &wanted, &subnet, &network, encap_ip, &mut made, abandoned).await;
+        match plugged {
             Ok((mtu, routes)) => Ok((answer(&wanted, &wanted.if_name, i64::from(mtu), routes), wanted)),
             Err(error) => {
                 self.roll_back(request, &made).await;
@@ -147,6 +158,7 @@ impl Plugger {
         let key = PodFacts::key(&request.pod_namespace, &request.pod_name);
         let mut pods = self.cluster.pods.subscribe();
         let mut seen = false;
+        let unknown_until = deadline.min(tokio::time::Instant::now() + self.patience.unknown_pod);
         loop {
             let (pod, synced) = {
                 let loaded = pods.borrow_and_update();
@@ -175,16 +187,30 @@ impl Plugger {
                 Readiness::Failed(error) => return Err(error),
                 Readiness::Waiting(stage, reason) => (stage, reason),
             };
-            if timeout_at(deadline, pods.changed()).await.is_err() {
+            // The watch is hardly behind kubelet: a pod that stays unknown is gone.
+            let until = if synced && stage == Stage::GetPod { unknown_until } else { deadline };
+            if timeout_at(until, pods.changed()).await.is_err() {
                 self.metrics.gave_up_waiting(stage, started.elapsed());
-                return Err(PlugError::new(
-                    stage,
-                    format!("{reason} (waited {:?})", self.patience.annotations),
-                )
-                .remedy(
-                    "see the pod's events and `kubectl -n kube-system logs deploy/kube-ovn-controller`",
-                ));
+                return Err(PlugError::new(stage, format!("{reason} (waited {:.0?})", started.elapsed()))
+                    .remedy(
+                        "see the pod's events and `kubectl -n kube-system logs deploy/kube-ovn-controller`",
+                    ));
             }
+        }
+    }
+
+    /// Ends when nobody wants the interface any more: the pod is being deleted,
+    /// or gone, or another one of its name; or DEL came.
+    async fn abandoned(&self, request: &CniRequest, uid: &str, running: &RunningAdd<'_>) -> PlugError {
+        let key = PodFacts::key(&request.pod_namespace, &request.pod_name);
+        let mut pods = self.cluster.pods.subscribe();
+        let goes = pods.wait_for(|pods| {
+            let pod = pods.objects.get(&key);
+            pod.is_none_or(|pod| pod.deleting || pod.uid != uid)
+        });
+        tokio::select! {
+            _ = goes => PlugError::new(Stage::GetPod, "the pod was deleted while ADD waited"),
+            () = running.cancelled.cancelled() => unwanted(),
         }
     }
 
@@ -245,6 +271,7 @@ impl Plugger {
         Ok(namespace)
     }
 
+    #[allow(clippy::too_many_arguments)]
     async fn plug(
         &self,
         request: &CniRequest,
@@ -253,6 +280,7 @@ impl Plugger {
         network: &NodeNetwork,
         encap_ip: Option<IpAddr>,
         made: &mut Made,
+        abandoned: impl Future<Output = PlugError>,
     ) -> Result<(u32, Vec<cni::api::Route>), PlugError> {
         let host_nic = names::host_nic(&request.container_id, &request.if_name);
         let namespace = self.open_namespace(request)?;
@@ -286,10 +314,20 @@ impl Plugger {
         port?;
         let (mut container, link) = inside?;
         phase.done("configured");
-        self.wait_installed(&host_nic).await?;
+        // From here on there are only waits, which end when nobody wants the
+        // result; changes above always run to their end, or a roll-back could
+        // overtake them.
+        tokio::pin!(abandoned);
+        tokio::select! {
+            installed = self.wait_installed(&host_nic) => installed?,
+            error = &mut abandoned => return Err(error),
+        }
         phase.done("installed");
         container.announce(&link, wanted.mac, &wanted.addresses);
-        self.check_gateways(&mut container, &link, &interface, gateway_check(subnet)).await?;
+        tokio::select! {
+            checked = self.check_gateways(&mut container, &link, &interface, gateway_check(subnet)) => checked?,
+            error = &mut abandoned => return Err(error),
+        }
         phase.done("gateway");
         let routes = container.routes(link.index).await?;
         Ok((link.mtu, routes))

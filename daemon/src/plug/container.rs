@@ -165,22 +165,18 @@ impl Container {
         }
     }
 
-    /// Which gateways answered ARP or ND within `patience`; the others.
+    /// Gateways that did not answer ARP or ND within `patience`.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
     pub async fn silent_gateways(
         &mut self,
         link: &Link,
         gateways: &[IpAddr],
         patience: Duration,
     ) -> Result<Vec<IpAddr>, PlugError> {
-        let deadline = tokio::time::Instant::now() + patience;
-        let mut silent = Vec::new();
-        for gateway in gateways {
-            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            if self.reach.resolve(link.index, *gateway, left).await.map_err(failed)?.is_none() {
-                silent.push(*gateway);
-            }
-        }
-        Ok(silent)
+        let found = self.reach.resolve_all(link.index, gateways, patience).await.map_err(failed)?;
+        Ok(gateways.iter().filter(|gateway| !found.contains_key(gateway)).copied().collect())
     }
 
     /// The routes of the interface, as the answer reports them (§2.4 step 8).

@@ -22,6 +22,7 @@ impl Plugger {
             return Err(PlugError::new(Stage::ValidateRequest, "container_id is invalid").code(4));
         }
         let _running = self.begin();
+        self.locks.cancel_add(&request.container_id, &request.if_name);
         let _lock = self.locks.lock(&request.container_id).await;
         let host_nic = names::host_nic(&request.container_id, &request.if_name);
         let had = self.ovs.view().port(&host_nic).is_some();

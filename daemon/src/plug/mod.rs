@@ -49,6 +49,8 @@ pub struct NodeNetwork {
 pub struct Patience {
     /// For the pod's address and route, together.
     pub annotations: Duration,
+    /// For a pod that a loaded watch does not know; not longer than the above.
+    pub unknown_pod: Duration,
     /// For `ovn-installed`.
     pub installed: Duration,
     /// For an answer of the gateways.
@@ -59,6 +61,7 @@ impl Default for Patience {
     fn default() -> Self {
         Self {
             annotations: Duration::from_secs(20),
+            unknown_pod: Duration::from_secs(5),
             installed: Duration::from_secs(30),
             gateway: Duration::from_secs(5),
         }

@@ -109,8 +109,8 @@ impl Machine {
         self.folder.path().join(name)
     }
 
-    /// Starts the agent, behind other programs if wanted (`strace …`).
-    pub fn start_agent(&self, wrapper: &[&str]) -> Process {
+    /// Starts the agent.
+    pub fn start_agent(&self) -> Process {
         let kubeconfig = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
             "clusters": [{"name": "test", "cluster": {"server": self.url}}],
@@ -119,11 +119,8 @@ impl Machine {
         });
         std::fs::write(self.file("kubeconfig"), kubeconfig.to_string()).unwrap();
         let log = std::fs::File::options().create(true).append(true).open(self.file("agent.log")).unwrap();
-        let mut words: Vec<String> = wrapper.iter().map(|word| (*word).to_owned()).collect();
-        words.push(env!("CARGO_BIN_EXE_kube-ovn-daemon").to_owned());
-        let mut command = Command::new(&words[0]);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kube-ovn-daemon"));
         command
-            .args(&words[1..])
             .arg("--iface=eth1")
             .arg(format!("--ovs-socket={}", self.server.socket().display()))
             .arg(format!("--bind-socket={}", self.file("cni.sock").display()))

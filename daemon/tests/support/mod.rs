@@ -143,6 +143,7 @@ impl Node {
             Arc::new(Metrics::new("n1")),
             Patience {
                 annotations: Duration::from_secs(20),
+                unknown_pod: Duration::from_secs(20),
                 installed: Duration::from_secs(20),
                 gateway: Duration::from_secs(20),
             },
