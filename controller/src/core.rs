@@ -103,7 +103,7 @@ impl Core {
     pub fn handle(&mut self, now_ms: u64, unix_s: i64, input: Input) -> Vec<Output> {
         self.take(now_ms, unix_s, input);
         self.settle(now_ms, unix_s);
-        let mut outputs = self.commit.outputs(now_ms, &self.desired, self.started);
+        let mut outputs = self.commit.outputs(now_ms, &self.desired);
         self.publish.set_active(self.started && self.commit.writing());
         outputs.extend(self.publish.outputs(now_ms, unix_s, &self.world, &self.engine));
         let wake = [
@@ -160,7 +160,8 @@ impl Core {
 
     /// Takes what changed through the stages.
     fn settle(&mut self, now_ms: u64, unix_s: i64) {
-        if !self.started {
+        let first = !self.started;
+        if first {
             if !self.world.loaded() || self.commit.replica().is_none() {
                 return;
             }
@@ -176,7 +177,7 @@ impl Core {
             fixed.into_iter().for_each(|unit| self.engine.mark(unit));
         }
         let writing = self.commit.writing();
-        if writing && !self.leading {
+        if writing && !self.leading && self.world.leases_stale() {
             // The leader before us may have given leases that we only see as rows.
             self.world.restore_leases(&self.commit.ports());
         }
@@ -199,6 +200,9 @@ impl Core {
             self.commit.touch(&self.desired, &change.unit, &touched);
             self.publish.unit(change);
             units.insert(change.unit.clone());
+        }
+        if first {
+            self.commit.start(&self.desired);
         }
         units.extend(self.commit.take_notified());
         for unit in units {

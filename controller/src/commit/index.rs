@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ovsdb::{AtomSet, Replica, Row, RowChange, Uuid};
 
 use crate::claims;
-use crate::facts::{RowKey, Table};
+use crate::facts::{MemberFact, RowKey, Table};
 use crate::io::Config;
 use crate::world::PortRow;
 
@@ -88,7 +88,7 @@ impl Index {
                 relate(&mut self.parents, (table, change.uuid), &gone, &come);
                 affected.extend(gone.into_iter().chain(come).map(|uuid| (*child, uuid)));
                 if renamed {
-                    let children = change.new.iter().filter_map(|row| row.set(column)).flat_map(uuids);
+                    let children = change.new.iter().filter_map(|row| row.set(column)).flat_map(references);
                     affected.extend(children.map(|uuid| (*child, uuid)));
                 }
             }
@@ -175,6 +175,25 @@ impl Index {
     /// Rows with that natural key; more than one only in tables without an index.
     pub(super) fn find(&self, key: &RowKey) -> impl Iterator<Item = Uuid> + '_ {
         self.by_key.get(key).into_iter().flatten().copied()
+    }
+
+    /// All natural keys.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &RowKey> {
+        self.by_key.keys()
+    }
+
+    /// All memberships whose holder and element have natural keys.
+    pub(super) fn members(&self) -> Vec<MemberFact> {
+        let mut members = Vec::new();
+        for (table, column, _) in MEMBER_COLUMNS {
+            let keys = self.by_key.range(RowKey::new(table, "")..).take_while(|(key, _)| key.table == table);
+            for (row, uuid) in keys.flat_map(|(key, uuids)| uuids.iter().map(move |uuid| (key, uuid))) {
+                let set = self.row(table, uuid).and_then(|row| row.set(column));
+                let elements = set.into_iter().flat_map(references).filter_map(|uuid| self.key(&uuid));
+                members.extend(elements.map(|element| MemberFact { row: row.clone(), column, element }));
+            }
+        }
+        members
     }
 
     /// Natural key of a row.
@@ -277,7 +296,7 @@ fn name_of(row: Option<&Arc<Row>>) -> Option<&str> {
     row.and_then(|row| row.str("name"))
 }
 
-fn uuids(set: &AtomSet) -> impl Iterator<Item = Uuid> + '_ {
+fn references(set: &AtomSet) -> impl Iterator<Item = Uuid> + '_ {
     set.iter().filter_map(ovsdb::Atom::as_uuid)
 }
 

@@ -77,6 +77,8 @@ pub struct Commit {
     index: Index,
     schema: Option<Arc<Schema>>,
     connected: bool,
+    /// The desired state is complete; rows are compared from now on.
+    live: bool,
     epoch: Epoch,
     pending: Pending,
     strays: BTreeMap<RowKey, BTreeSet<Uuid>>,
@@ -111,8 +113,10 @@ impl Commit {
         self.schema = Some(schema);
         self.connected = true;
         let keys = self.changed(config, desired, replica, changes);
-        for key in desired.keys().filter(|_| other) {
-            self.touch_row(desired, key);
+        if other && self.live {
+            for key in desired.keys() {
+                self.touch_row(desired, key);
+            }
         }
         self.resolve_epoch();
         keys
@@ -130,8 +134,28 @@ impl Commit {
         if effects.globals {
             self.watch_epoch();
         }
-        self.absorb(desired, &effects);
+        if self.live {
+            self.absorb(desired, &effects);
+        }
         effects.rows
+    }
+
+    /// The desired state is complete for the first time: everything is compared
+    /// once. Before, every row would look unwanted.
+    pub fn start(&mut self, desired: &Desired) {
+        self.live = true;
+        let keys: BTreeSet<RowKey> = self.index.keys().chain(desired.keys()).cloned().collect();
+        for key in &keys {
+            self.touch_row(desired, key);
+        }
+        for member in desired.members() {
+            self.touch_member(desired, member);
+        }
+        for member in self.index.members() {
+            if desired.member_owners(&member).is_empty() {
+                self.touch_member(desired, member);
+            }
+        }
     }
 
     fn absorb(&mut self, desired: &Desired, effects: &Effects) {
@@ -155,6 +179,9 @@ impl Commit {
 
     /// Units changed their facts.
     pub fn touch(&mut self, desired: &Desired, unit: &UnitKey, touched: &Touched) {
+        if !self.live {
+            return;
+        }
         for key in &touched.rows {
             self.touch_row(desired, key);
         }
@@ -176,6 +203,9 @@ impl Commit {
 
     /// Something has to be kept although no unit states it, or not any more.
     pub fn touch_kept(&mut self, desired: &Desired, keep: &Keep) {
+        if !self.live {
+            return;
+        }
         let keys = match keep {
             Keep::Row(key) => vec![key.clone()],
             Keep::Marked(table, name, value) => self.index.marked(*table, name, value),
@@ -326,9 +356,8 @@ impl Commit {
     }
 
     /// Transactions to send now, and whether the fence refused us since the last
-    /// call. Nothing but the epoch token is written before everything is compiled
-    /// (`ready`): until then every row would look unwanted.
-    pub fn outputs(&mut self, now_ms: u64, desired: &Desired, ready: bool) -> Vec<Output> {
+    /// call. Nothing but the epoch token is written before [`Commit::start`].
+    pub fn outputs(&mut self, now_ms: u64, desired: &Desired) -> Vec<Output> {
         let mut outputs = Vec::new();
         if std::mem::take(&mut self.fenced) {
             outputs.push(Output::Fenced);
@@ -353,7 +382,7 @@ impl Commit {
                 self.epoch = Epoch::Writing(self.tag, token, replaced);
                 outputs.push(Output::Transact { tag: self.tag, operations });
             }
-            Epoch::Held(token) if ready && self.flights.is_empty() => {
+            Epoch::Held(token) if self.live && self.flights.is_empty() => {
                 outputs.extend(self.plan_wave(desired, &token));
             }
             _ => {}

@@ -81,6 +81,7 @@ impl Bench {
             sent: Vec::new(),
         };
         bench.load();
+        bench.commit.start(&bench.desired);
         bench.commit.elected("t".into());
         bench.run();
         bench.sent.clear();
@@ -107,7 +108,7 @@ impl Bench {
 
     /// One wave: what is sent now, carried out and answered.
     fn wave(&mut self) -> usize {
-        let outputs = self.commit.outputs(self.now_ms, &self.desired, true);
+        let outputs = self.commit.outputs(self.now_ms, &self.desired);
         for output in &outputs {
             let Output::Transact { tag, operations } = output else { continue };
             self.sent.push(operations.clone());

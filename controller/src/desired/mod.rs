@@ -260,6 +260,13 @@ impl Desired {
         elements.and_then(|e| e.get(&member.element)).map_or(&[], |units| units)
     }
 
+    /// All memberships that are wanted.
+    pub fn members(&self) -> impl Iterator<Item = MemberFact> + '_ {
+        self.members.iter().flat_map(|((row, column), elements)| {
+            elements.keys().map(|element| MemberFact { row: row.clone(), column, element: element.clone() })
+        })
+    }
+
     /// The elements wanted in a set column.
     pub fn elements(&self, row: &RowKey, column: &'static str) -> impl Iterator<Item = &RowKey> {
         self.members.get(&(row.clone(), column)).into_iter().flat_map(BTreeMap::keys)

@@ -28,6 +28,11 @@ use plan::{Observed, Plan};
 
 /// Writes in flight at most.
 const IN_FLIGHT: usize = 64;
+/// Objects compared in one call at most; the rest waits for the next, so that a
+/// new leader with a big cluster serves new pods meanwhile.
+const LOOKS: usize = 1000;
+/// Class of objects that are looked at only because we became the leader.
+const BACKGROUND: u8 = 2;
 /// How long an acknowledged write is believed without being seen.
 const BELIEVED_MS: u64 = 5_000;
 /// First and longest back-off after a failed write; content that the API server
@@ -105,7 +110,7 @@ impl Publish {
             self.due.clear();
         }
         for object in self.units_of.keys().cloned().collect::<Vec<_>>() {
-            self.mark(object);
+            self.mark_as(object, BACKGROUND);
         }
     }
 
@@ -198,12 +203,22 @@ impl Publish {
         }
     }
 
-    /// An object has to be looked at.
+    /// An object has to be looked at: the port path first.
     fn mark(&mut self, object: ObjectRef) {
-        if self.places.contains_key(&object) {
-            return;
-        }
         let class = u8::from(!matches!(object.kind, Kind::Pod | Kind::Ip));
+        self.mark_as(object, class);
+    }
+
+    fn mark_as(&mut self, object: ObjectRef, class: u8) {
+        // Nobody looks before we lead, and then at everything.
+        let class = if self.active { class } else { BACKGROUND };
+        match self.places.get(&object) {
+            Some(place) if place.0 <= class => return,
+            Some(place) => {
+                self.dirty.remove(place);
+            }
+            None => {}
+        }
         self.sequence += 1;
         let place = (class, self.sequence);
         self.dirty.insert(place, object.clone());
@@ -258,10 +273,14 @@ impl Publish {
         }
         while let Some((until, object)) = self.due.first().filter(|(until, _)| *until <= now_ms).cloned() {
             self.due.remove(&(until, object.clone()));
-            self.mark(object);
+            if self.states.contains_key(&object) {
+                self.mark(object);
+            }
         }
         let mut now = None;
-        while self.flights.len() < IN_FLIGHT {
+        let mut looks = 0;
+        while self.flights.len() < IN_FLIGHT && looks < LOOKS {
+            looks += 1;
             let Some((place, object)) = self.dirty.pop_first() else { break };
             debug_assert_eq!(self.places.get(&object), Some(&place));
             self.places.remove(&object);
@@ -404,9 +423,11 @@ impl Publish {
         }
     }
 
-    /// When [`Publish::outputs`] has something to do next.
+    /// When [`Publish::outputs`] has something to do next; 0 is at once.
     pub fn wake_at(&self) -> Option<u64> {
-        self.due.first().filter(|_| self.active).map(|(until, _)| *until)
+        let more = !self.dirty.is_empty() && self.flights.len() < IN_FLIGHT;
+        let next = if more { Some(0) } else { self.due.first().map(|(until, _)| *until) };
+        next.filter(|_| self.active)
     }
 
     /// Numbers since the start.

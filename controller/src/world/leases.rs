@@ -48,6 +48,8 @@ struct Refusal {
 pub(super) struct Book {
     /// Existing leases were put back; leases may change.
     started: bool,
+    /// Something that leases are restored from has changed since they were.
+    stale: bool,
     /// Ports that something alive wants.
     wanted: BTreeMap<Arc<str>, Owner>,
     /// Names of port rows in the replica.
@@ -58,11 +60,19 @@ pub(super) struct Book {
     /// Ports that wait for an object that is on its way (their namespace, the
     /// default subnets): no refusal, so no warning.
     waiting: BTreeSet<Arc<str>>,
+    /// Ports that a leader has to serve; we were none.
+    ungiven: BTreeSet<Arc<str>>,
     todo: VecDeque<Arc<str>>,
     queued: BTreeSet<Arc<str>>,
 }
 
 impl Book {
+    /// What leases are restored from has changed for a port.
+    fn changed(&mut self, port: Arc<str>) {
+        self.stale = true;
+        self.queue(port);
+    }
+
     pub(super) fn queue(&mut self, port: Arc<str>) {
         if self.queued.insert(port.clone()) {
             self.todo.push_back(port);
@@ -114,7 +124,7 @@ impl World {
         } else {
             self.leases.wanted.remove(&port);
         }
-        self.leases.queue(port);
+        self.leases.changed(port);
     }
 
     pub(super) fn want_node(&mut self, name: &Arc<str>) {
@@ -124,13 +134,13 @@ impl World {
         } else {
             self.leases.wanted.remove(&port);
         }
-        self.leases.queue(port);
+        self.leases.changed(port);
     }
 
     pub(super) fn set_ip(&mut self, ip: Arc<Ip>) {
         let name = ip.meta.name.clone();
         self.ips.insert(name.clone(), ip);
-        self.leases.queue(name);
+        self.leases.changed(name);
     }
 
     /// A port's row stays although no unit states it: its IP object belongs to a
@@ -151,7 +161,7 @@ impl World {
 
     pub(super) fn remove_ip(&mut self, name: &Arc<str>) {
         self.ips.remove(name);
-        self.leases.queue(name.clone());
+        self.leases.changed(name.clone());
     }
 
     /// A port row appeared in the replica, or the last of that name is gone.
@@ -159,7 +169,7 @@ impl World {
         let changed =
             if present { self.leases.rows.insert(name.clone()) } else { self.leases.rows.remove(&name) };
         if changed {
-            self.leases.queue(name);
+            self.leases.changed(name);
         }
     }
 
@@ -176,6 +186,11 @@ impl World {
             None => self.router_macs.remove(switch),
         };
         self.ipam.set_router_mac(switch, mac);
+    }
+
+    /// Restoring leases again might give another result.
+    pub fn leases_stale(&self) -> bool {
+        self.leases.stale
     }
 
     /// Leases may be looked at: everything is loaded.
@@ -197,7 +212,7 @@ impl World {
     /// a leader that had lost its lease without knowing may have created them. Within
     /// each the living go before leftovers.
     pub fn restore_leases(&mut self, rows: &[PortRow]) {
-        self.leases.started = true;
+        (self.leases.started, self.leases.stale) = (true, false);
         let wanted = |port: &Arc<str>| self.leases.wanted.contains_key(port);
         let mut order: Vec<Lease> = Vec::new();
         for (port, owner) in &self.leases.wanted {
@@ -281,6 +296,11 @@ impl World {
         if !self.leases.started {
             return;
         }
+        if give {
+            for port in std::mem::take(&mut self.leases.ungiven) {
+                self.leases.queue(port);
+            }
+        }
         let mut exhausted = BTreeSet::new();
         while let Some(port) = self.leases.todo.pop_front() {
             self.leases.queued.remove(&port);
@@ -351,7 +371,9 @@ impl World {
                 self.leases.waiting.insert(port.clone());
             }
             Ask::Refuse(error) => self.refuse(port, &error, Vec::new()),
-            Ask::Request(_) if !give => {}
+            Ask::Request(_) if !give => {
+                self.leases.ungiven.insert(port.clone());
+            }
             Ask::Request(request) => {
                 let dynamic = request.v4.is_none() && request.v6.is_none() && request.mac.is_none();
                 let hopeless = dynamic && request.subnets.iter().all(|s| exhausted.contains(s));
