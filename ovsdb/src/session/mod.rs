@@ -56,7 +56,8 @@ pub struct Options {
     /// it passes before the server is probed. While requests are in flight the
     /// server may be busy with them, so then `request_timeout` decides; a TCP peer
     /// whose kernel does not acknowledge is given up within this interval anyway.
-    /// Zero switches probing off.
+    /// If the initial load took long, up to twice its time is allowed. Zero switches
+    /// probing off.
     pub probe_interval: Duration,
     /// Bound of one attempt to connect.
     pub connect_timeout: Duration,

@@ -51,6 +51,8 @@ const NO_TRANSACTION: &str = "00000000-0000-0000-0000-000000000000";
 /// An initial load may take at most so many doublings of the request timeout.
 const MAX_LOAD_DOUBLINGS: u32 = 4;
 
+/// A silent server is given up after this time however big its database is.
+const MAX_PATIENCE: Duration = Duration::from_secs(60);
 /// A connection may need to load afresh at most once in this time.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -103,6 +105,9 @@ pub(super) struct Protocol<'a> {
     /// Replies that must come after the load under way.
     held: Vec<Event>,
     last_resync: Option<Instant>,
+    load_began: Instant,
+    /// Twice the time of the initial load.
+    patience: Duration,
     /// Whether `Connected` was told.
     pub(super) announced: bool,
     /// Since when the connection is in sync, for back-off.
@@ -136,6 +141,8 @@ impl<'a> Protocol<'a> {
             current: None,
             held: Vec::new(),
             last_resync: None,
+            load_began: now,
+            patience: Duration::ZERO,
             announced: false,
             synced_at: None,
         };
@@ -181,7 +188,7 @@ impl<'a> Protocol<'a> {
         wire::write_transact(&mut self.out, id, &self.options.database, &operations);
         let count = operations.len();
         self.in_flight += 1;
-        let deadline = now + self.options.request_timeout + longest_wait;
+        let deadline = now + self.options.request_timeout.max(self.patience) + longest_wait;
         self.register(Pending::Transact { request, selects, count }, "transact", Some(deadline));
     }
 
@@ -196,7 +203,9 @@ impl<'a> Protocol<'a> {
         self.next_deadline.into_iter().chain(self.next_probe()).min()
     }
 
-    /// Half an interval of silence leads to an echo, a whole one to the end. Not
+    /// Half an interval of silence leads to an echo, a whole one to the end, or twice
+    /// what the initial load took if that is longer: a server of a very big database
+    /// has pauses too (it compacts its log, it drops another client). Not
     /// while the server works for us: it does one thing at a time, and a load or a
     /// transaction in a big database may take it longer. Those have their own bound
     /// (and a dead network is noticed all the same, see [`Endpoint`]'s `connect`).
@@ -206,7 +215,7 @@ impl<'a> Protocol<'a> {
         match (self.probing, busy) {
             _ if interval.is_zero() => None,
             (true, true) => None,
-            (true, false) => Some(self.last_activity + interval),
+            (true, false) => Some(self.last_activity + interval.max(self.patience)),
             (false, _) => Some(self.last_activity + interval / 2),
         }
     }

@@ -4,7 +4,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::{Failure, NO_TRANSACTION, Pending, Phase, Protocol, RESYNC_INTERVAL};
+use super::{Failure, MAX_PATIENCE, NO_TRANSACTION, Pending, Phase, Protocol, RESYNC_INTERVAL};
 use crate::replica::{Replica, RowChange};
 use crate::schema::Schema;
 use crate::session::{Event, Options, handshake, wire};
@@ -43,6 +43,7 @@ impl Protocol<'_> {
     /// Asks for the content: with the newest kind of monitor, or an older one.
     pub(super) fn load(&mut self, now: Instant, since: bool) {
         self.phase = Phase::Loading;
+        self.load_began = now;
         self.content.monitors += 1;
         let monitor = self.content.monitors;
         let Some(current) = &self.current else { return };
@@ -91,6 +92,7 @@ impl Protocol<'_> {
         }
         self.content.last_transaction = Some(last);
         self.content.load_timeouts = 0;
+        self.patience = ((now - self.load_began) * 2).min(MAX_PATIENCE);
         self.current = Some(replica);
         self.synced(now, changes);
         Ok(())
