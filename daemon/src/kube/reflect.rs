@@ -215,6 +215,8 @@ impl<T: Fact> Reflection<T> {
         let mut stream = pin!(watcher(api, config));
         let mut listing: Option<BTreeMap<T::Key, T>> = None;
         let mut pause = RETRY_MIN;
+        // One line per outage, however often it is tried.
+        let mut broken: Option<Instant> = None;
         loop {
             let event = tokio::select! {
                 () = cancel.cancelled() => return,
@@ -224,6 +226,10 @@ impl<T: Fact> Reflection<T> {
                 None => return,
                 Some(Ok(event)) => {
                     pause = RETRY_MIN;
+                    if let Some(since) = broken.take() {
+                        let seconds = since.elapsed().as_secs_f32();
+                        tracing::info!(kind = self.kind, seconds, "the watch works again");
+                    }
                     self.measure(|meter| meter.heard = Some(Instant::now()));
                     match event {
                         watcher::Event::Init => listing = Some(BTreeMap::new()),
@@ -254,7 +260,10 @@ impl<T: Fact> Reflection<T> {
                         self.replace(BTreeMap::new());
                         pause = RETRY_UNKNOWN_KIND;
                     } else {
-                        tracing::warn!(kind = self.kind, error = %error, "the watch broke; trying again");
+                        if broken.is_none() {
+                            tracing::warn!(kind = self.kind, error = %error, "the watch broke; trying again");
+                        }
+                        broken.get_or_insert_with(Instant::now);
                     }
                     tokio::select! {
                         () = cancel.cancelled() => return,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::phy::Journal;
 use super::tunnel::{self, HostView, Tunnel, Wish};
 use super::{NodeStatus, NotYet, OVN0};
 use crate::flags::Flags;
@@ -167,7 +168,11 @@ impl Initialiser {
         if let Err(missing) = self.chassis(&view, node.as_deref()).await {
             miss(missing);
         }
-        let userspace = view.is_userspace()
+        // A NIC on its bridge stays there until br-int itself says otherwise.
+        let moved = view.bridge(BR_INT).is_none()
+            && Journal::read(&view, &self.inputs.flags.dpdk_tunnel_iface).is_some();
+        let userspace = moved
+            || view.is_userspace()
             || node.as_ref().is_some_and(|node| {
                 node.labels.get(crds::keys::OVS_DP_TYPE_LABEL).is_some_and(|kind| kind == "userspace")
             });

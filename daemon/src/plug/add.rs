@@ -62,7 +62,8 @@ impl Plugger {
     pub async fn add(&self, request: &CniRequest) -> Result<CniResponse, PlugError> {
         let _running = self.begin();
         let result = self.try_add(request).await;
-        let uid = self.pod(request).map(|pod| pod.uid.clone()).unwrap_or_default();
+        let known = self.pod(request);
+        let uid = known.as_ref().map(|pod| pod.uid.clone()).unwrap_or_default();
         let pod = ObjectRef::pod(&request.pod_namespace, &request.pod_name, &uid);
         match &result {
             Ok((response, wanted)) => {
@@ -78,6 +79,8 @@ impl Plugger {
                     self.recorder.record(pod, EventType::Warning, "PodNetworkOptionIgnored", message);
                 }
             }
+            // Nobody reads the events of a pod that goes.
+            Err(_) if known.is_none_or(|pod| pod.deleting) => {}
             Err(error) => {
                 let message = format!(
                     "stage={} error={} provider={} interface={} node={}",
@@ -325,7 +328,7 @@ impl Plugger {
         phase.done("installed");
         container.announce(&link, wanted.mac, &wanted.addresses);
         tokio::select! {
-            checked = self.check_gateways(&mut container, &link, &interface, gateway_check(subnet)) => checked?,
+            checked = self.check_gateways(request, &mut container, &link, &interface, gateway_check(subnet)) => checked?,
             error = &mut abandoned => return Err(error),
         }
         phase.done("gateway");
@@ -463,6 +466,7 @@ impl Plugger {
 
     async fn check_gateways(
         &self,
+        request: &CniRequest,
         container: &mut Container,
         link: &crate::netlink::Link,
         interface: &Interface,
@@ -478,13 +482,19 @@ impl Plugger {
         let started = Instant::now();
         let silent = container.silent_gateways(link, &interface.default_gateways, patience).await?;
         self.metrics.waited_for_gateway(started.elapsed());
-        match (silent.first(), check) {
-            (Some(gateway), GatewayCheck::Required) => {
-                Err(failed(format!("gateway {gateway} does not answer (waited {patience:?})"))
-                    .remedy("check the subnet's router port, or set spec.disableGatewayCheck on the subnet"))
-            }
-            _ => Ok(()),
+        let Some(gateway) = silent.first().filter(|_| check == GatewayCheck::Required) else {
+            return Ok(());
+        };
+        let message = format!("gateway {gateway} does not answer (waited {patience:?})");
+        if silent.len() < interface.default_gateways.len() {
+            // The pod can work with one family; another ADD would not bring the other.
+            let pod = ObjectRef::pod(&request.pod_namespace, &request.pod_name, "");
+            tracing::warn!(pod = request.pod_name, namespace = request.pod_namespace, message);
+            self.recorder.record(pod, EventType::Warning, "PodNetworkGatewaySilent", message);
+            return Ok(());
         }
+        Err(failed(message)
+            .remedy("check the subnet's router port, or set spec.disableGatewayCheck on the subnet"))
     }
 
     /// Takes away what the failed call made, last thing first. Errors are

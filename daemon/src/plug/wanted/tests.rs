@@ -166,3 +166,30 @@ fn providers_must_have_a_subnet() {
     request.provider = "other.web.ovn".into();
     assert_eq!(check_provider(&request, subnets.iter()).unwrap_err().stage.status(), 400);
 }
+
+proptest::proptest! {
+    /// Whatever the annotations say, the answer is an answer.
+    #[test]
+    fn no_annotation_can_hurt(values in proptest::collection::vec(("[a-z_]{1,14}|ip_address|cidr|gateway|mac_address|routes|routed", ".{0,40}"), 0..12)) {
+        let annotations: Vec<(&str, &str)> =
+            values.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let _ = readiness(&request(), &pod("ovn", &annotations));
+    }
+
+    /// Nor can a combination of well-formed ones that do not fit together.
+    #[test]
+    fn addresses_always_lie_in_their_prefix(
+        ip in "10\\.1[67]\\.0\\.[1-9]|fd0[01]::[1-9]",
+        cidr in "10\\.1[67]\\.0\\.0/(16|24)|fd0[01]::/112|10\\.16\\.0\\.0/16,fd00::/64",
+    ) {
+        let mut annotations: Vec<(&str, &str)> =
+            READY.iter().copied().filter(|(key, _)| !matches!(*key, "ip_address" | "cidr")).collect();
+        annotations.extend([("ip_address", ip.as_str()), ("cidr", cidr.as_str())]);
+        if let Readiness::Ready(wanted) = readiness(&request(), &pod("ovn", &annotations)) {
+            for (address, cidr) in wanted.addresses.iter().zip(&wanted.cidrs) {
+                proptest::prop_assert!(cidr.contains(&address.addr()));
+            }
+            proptest::prop_assert!(wanted.gateways.iter().all(|gateway| wanted.addresses.iter().any(|net| net.addr().is_ipv6() == gateway.is_ipv6())));
+        }
+    }
+}
