@@ -10,6 +10,7 @@
 
 mod belief;
 mod json;
+mod news;
 mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +25,7 @@ use crate::view::UnitKey;
 use crate::world::World;
 
 use belief::{Believed, believe, effective, still_believed};
+use news::{failure_event, object_of};
 use plan::{Observed, Plan};
 
 /// Writes in flight at most.
@@ -137,22 +139,6 @@ impl Publish {
         }
         if old.events != new.events {
             self.unit_events(change);
-        }
-    }
-
-    fn unit_events(&mut self, change: &Recompiled) {
-        let Recompiled { unit, old, new } = change;
-        for event in old.events.iter().filter(|event| !new.events.contains(event)) {
-            if let Some(unsaid) = self.unsaid.get_mut(&event.object) {
-                unsaid.retain(|(by, other)| by != unit || other != event);
-                if unsaid.is_empty() {
-                    self.unsaid.remove(&event.object);
-                }
-            }
-        }
-        for event in new.events.iter().filter(|event| !old.events.contains(event)) {
-            self.unsaid.entry(event.object.clone()).or_default().push((unit.clone(), event.clone()));
-            self.mark(event.object.clone());
         }
     }
 
@@ -391,38 +377,6 @@ impl Publish {
         stale.then(|| condition(false, "all rows are in the database"))
     }
 
-    // Events.
-
-    /// A write of ours was acknowledged: what units have to say about it is news.
-    fn speak(&mut self, object: &ObjectRef) {
-        self.say(object, |_| true);
-    }
-
-    /// Nothing had to be written: normal events about it were said by an earlier
-    /// leader, or are about nothing. Warnings are always said.
-    fn old_news(&mut self, object: &ObjectRef) {
-        self.say(object, |event| event.warning);
-        let Some(unsaid) = self.unsaid.get_mut(object) else { return };
-        unsaid.retain(|(unit, _)| self.open.contains(unit));
-        if unsaid.is_empty() {
-            self.unsaid.remove(object);
-        }
-    }
-
-    fn say(&mut self, object: &ObjectRef, which: impl Fn(&EventFact) -> bool) {
-        let Some(unsaid) = self.unsaid.get_mut(object) else { return };
-        unsaid.retain(|(unit, event)| {
-            let due = which(event) && (event.gate == Gate::Now || !self.open.contains(unit));
-            if due {
-                self.outbox.push(event.clone());
-            }
-            !due
-        });
-        if unsaid.is_empty() {
-            self.unsaid.remove(object);
-        }
-    }
-
     /// When [`Publish::outputs`] has something to do next; 0 is at once.
     pub fn wake_at(&self) -> Option<u64> {
         let more = !self.dirty.is_empty() && self.flights.len() < IN_FLIGHT;
@@ -487,37 +441,6 @@ fn first_write(
         (None, None) if plan.delete => Some(KubeWrite::Delete { object, uid }),
         (None, None) => None,
     }
-}
-
-fn object_of(unit: &UnitKey) -> Option<ObjectRef> {
-    Some(match unit {
-        UnitKey::Vpc(name) => ObjectRef::cluster(Kind::Vpc, name.clone()),
-        UnitKey::Subnet(name) => ObjectRef::cluster(Kind::Subnet, name.clone()),
-        UnitKey::Node(name) => ObjectRef::cluster(Kind::Node, name.clone()),
-        UnitKey::Namespace(name) => ObjectRef::cluster(Kind::Namespace, name.clone()),
-        UnitKey::Pod(namespace, name) => ObjectRef::namespaced(Kind::Pod, namespace.clone(), name.clone()),
-        UnitKey::Ip(name) => ObjectRef::cluster(Kind::Ip, name.clone()),
-        UnitKey::Globals | UnitKey::Other(..) => return None,
-    })
-}
-
-/// Pods and nodes have no condition of ours; they get a warning.
-fn failure_event(unit: &UnitKey, error: &str, engine: &Engine) -> Option<EventFact> {
-    if !matches!(unit, UnitKey::Pod(..) | UnitKey::Node(_)) {
-        return None;
-    }
-    let object = object_of(unit)?;
-    let facts = engine.facts(unit)?;
-    let uid = facts.kube.iter().find(|fact| fact.object == object).and_then(|fact| fact.uid.clone());
-    let message = format!("rows of {object} can't be written: {error}");
-    Some(EventFact {
-        object,
-        uid,
-        warning: true,
-        reason: "CreateOVNPortFailed".into(),
-        message: message.into(),
-        gate: Gate::Now,
-    })
 }
 
 fn rfc3339(unix_s: i64) -> String {

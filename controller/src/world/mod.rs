@@ -7,8 +7,10 @@
 //! with. Owned by the core, no locks, no I/O.
 
 mod leases;
+mod lookup;
 mod project;
 mod read;
+mod restore;
 mod subnets;
 #[cfg(test)]
 mod tests;
@@ -21,10 +23,10 @@ use crate::facts::{Kind, ObjectRef};
 use crate::io::Config;
 use crate::ipam::{Ipam, mac};
 use crate::objects::{Ip, Meta, Namespace, Node, Object, Other, Pod, StringMap, Subnet, Vpc};
-use crate::view::{LeaseState, NodeView, PodView, SubnetView, Usage, VpcView};
+use crate::view::{NodeView, PodView, SubnetView, Usage, VpcView};
 
-pub use leases::PortRow;
 pub use read::ReadKey;
+pub use restore::PortRow;
 
 /// Kinds that must have been listed once before anything is compiled. Kinds that
 /// this version does not act on may be missing from the API server.
@@ -435,108 +437,5 @@ impl World {
 
     fn stored_pod(&self, namespace: &str, name: &str) -> Option<&Stored<Pod, PodView>> {
         self.pods.get(namespace)?.get(name)
-    }
-
-    fn names(&self, kind: Kind) -> BTreeSet<ObjectRef> {
-        let cluster = |names: &mut dyn Iterator<Item = &Arc<str>>| -> BTreeSet<ObjectRef> {
-            names.map(|name| ObjectRef::cluster(kind, name.clone())).collect()
-        };
-        match kind {
-            Kind::Pod => self
-                .pods
-                .iter()
-                .flat_map(|(ns, pods)| {
-                    pods.keys().map(move |name| ObjectRef::namespaced(kind, ns.clone(), name.clone()))
-                })
-                .collect(),
-            Kind::Node => cluster(&mut self.nodes.keys()),
-            Kind::Namespace => cluster(&mut self.namespaces.keys()),
-            Kind::Subnet => cluster(&mut self.subnets.keys()),
-            Kind::Vpc => cluster(&mut self.vpcs.keys()),
-            Kind::Ip => cluster(&mut self.ips.keys()),
-            Kind::Other(plural) => self
-                .others
-                .keys()
-                .filter(|(p, ..)| *p == plural)
-                .map(|(_, ns, name)| ObjectRef::namespaced(kind, ns.clone(), name.clone()))
-                .collect(),
-        }
-    }
-
-    /// The object as the watch delivered it last.
-    pub fn find(&self, object: &ObjectRef) -> Option<Object> {
-        let name = &object.name;
-        Some(match object.kind {
-            Kind::Pod => Object::Pod(self.stored_pod(&object.namespace, name)?.object.clone()),
-            Kind::Node => Object::Node(self.nodes.get(name)?.object.clone()),
-            Kind::Namespace => Object::Namespace(self.namespaces.get(name)?.object.clone()),
-            Kind::Subnet => Object::Subnet(self.subnets.get(name)?.clone()),
-            Kind::Vpc => Object::Vpc(self.vpcs.get(name)?.object.clone()),
-            Kind::Ip => Object::Ip(self.ips.get(name)?.clone()),
-            Kind::Other(plural) => Object::Other(
-                plural,
-                self.others.get(&(plural, object.namespace.clone(), name.clone()))?.clone(),
-            ),
-        })
-    }
-
-    // What compile reads; the engine records.
-
-    /// See [`crate::view::View::config`].
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-    /// See [`crate::view::View::pod`].
-    pub fn pod(&self, namespace: &str, name: &str) -> Option<Arc<PodView>> {
-        self.stored_pod(namespace, name).map(|s| s.view.clone())
-    }
-    /// See [`crate::view::View::node`].
-    pub fn node(&self, name: &str) -> Option<Arc<NodeView>> {
-        self.nodes.get(name).map(|s| s.view.clone())
-    }
-    /// See [`crate::view::View::subnet`].
-    pub fn subnet(&self, name: &str) -> Option<Arc<SubnetView>> {
-        self.subnet_views.get(name).cloned()
-    }
-    /// See [`crate::view::View::vpc`].
-    pub fn vpc(&self, name: &str) -> Option<Arc<str>> {
-        self.vpcs.get(name).map(|s| s.view.uid.clone())
-    }
-    /// See [`crate::view::View::vpc_view`].
-    pub fn vpc_view(&self, name: &str) -> Option<Arc<VpcView>> {
-        self.vpcs.get(name).map(|s| s.view.clone())
-    }
-    /// See [`crate::view::View::namespace`].
-    pub fn namespace(&self, name: &str) -> Option<Arc<(Arc<str>, StringMap)>> {
-        self.namespaces.get(name).map(|s| s.view.clone())
-    }
-    /// See [`crate::view::View::lease`].
-    pub fn lease(&self, port: &str) -> LeaseState {
-        self.leases.state(&self.ipam, port)
-    }
-    /// See [`crate::view::View::usage`].
-    pub fn usage(&self, subnet: &str) -> Arc<Usage> {
-        self.usage.get(subnet).cloned().unwrap_or_default()
-    }
-    /// See [`crate::view::View::node_names`].
-    pub fn node_names(&self) -> Arc<BTreeSet<Arc<str>>> {
-        self.node_names.clone()
-    }
-    /// See [`crate::view::View::subnet_names`].
-    pub fn subnet_names(&self) -> Arc<BTreeSet<Arc<str>>> {
-        self.subnet_names.clone()
-    }
-    /// See [`crate::view::View::namespace_subnets`].
-    pub fn namespace_subnets(&self, namespace: &str) -> Arc<Vec<Arc<str>>> {
-        self.bindings.get(namespace).cloned().unwrap_or_default()
-    }
-    /// See [`crate::view::View::orphan_ip`].
-    pub fn orphan_ip(&self, name: &str) -> Option<Arc<str>> {
-        self.orphans.get(name).cloned()
-    }
-    /// See [`crate::view::View::other`].
-    pub fn other(&self, plural: &'static str, namespace: &str, name: &str) -> Option<Arc<str>> {
-        let key = (plural, Arc::from(namespace), Arc::from(name));
-        self.others.get(&key).map(|other| other.meta.uid.clone())
     }
 }

@@ -9,7 +9,7 @@ use rstest::rstest;
 use super::*;
 use crate::objects::Custom;
 use crate::sim::config;
-use crate::view::Lease;
+use crate::view::{Lease, LeaseState};
 
 fn spec(cidr: &str) -> SubnetSpec {
     SubnetSpec { cidr_block: cidr.into(), ..SubnetSpec::default() }

@@ -1,0 +1,128 @@
+//! Leases that exist already: read from annotations, port rows and IP objects, and
+//! put back into IPAM.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use crds::{keys, net};
+
+use super::{ReadKey, World, project};
+use crate::ipam::mac;
+use crate::objects::{Ip, Meta};
+use crate::view::Lease;
+
+/// A row of `Logical_Switch_Port` as far as leases are concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortRow {
+    /// Port name.
+    pub name: Arc<str>,
+    /// Name of the switch that holds it.
+    pub switch: Arc<str>,
+    /// Column `addresses`.
+    pub addresses: Vec<Arc<str>>,
+}
+
+impl World {
+    /// Puts back the leases that exist already; called when everything is loaded,
+    /// and again when we become the leader: what a follower learned on the way may
+    /// be half of what the leader before did.
+    ///
+    /// What an owner was told comes first, since its network lives by it. Then rows,
+    /// which only a leader behind the fence can have written. IP objects come last:
+    /// a leader that had lost its lease without knowing may have created them. Within
+    /// each the living go before leftovers.
+    pub fn restore_leases(&mut self, rows: &[PortRow]) {
+        (self.leases.started, self.leases.stale) = (true, false);
+        let wanted = |port: &Arc<str>| self.leases.wanted.contains_key(port);
+        let mut order: Vec<Lease> = Vec::new();
+        for (port, owner) in &self.leases.wanted {
+            order.extend(self.owner_meta(owner).and_then(|meta| of_annotations(port, meta)));
+        }
+        for alive in [true, false] {
+            let rows = rows.iter().filter(|row| wanted(&row.name) == alive);
+            order.extend(rows.filter_map(|row| self.of_row(row)));
+            let ips = self.ips.values().filter(|ip| wanted(&ip.meta.name) == alive);
+            order.extend(ips.filter_map(|ip| self.of_ip(ip)));
+        }
+        let before: BTreeMap<Arc<str>, Arc<Lease>> =
+            self.ipam.leases().map(|lease| (lease.port.clone(), lease.clone())).collect();
+        for port in before.keys() {
+            self.ipam.release(port);
+        }
+        for lease in order {
+            self.restore(lease);
+        }
+        for (port, old) in before {
+            if self.ipam.lease(&port) != Some(&old) {
+                self.changed.insert(ReadKey::Lease(port));
+            }
+        }
+        for port in self.leases.wanted.keys().cloned().collect::<Vec<_>>() {
+            self.leases.queue(port);
+        }
+        for port in self.ips.keys().cloned().collect::<Vec<_>>() {
+            self.leases.queue(port);
+        }
+        let leftovers: Vec<_> = self.ipam.leases().map(|lease| lease.port.clone()).collect();
+        for port in leftovers {
+            self.leases.queue(port);
+        }
+        // Queued in the order in which objects came, which differs between runs.
+        self.leases.todo.make_contiguous().sort();
+    }
+
+    /// A failure is no loss: a living port asks for its own address again and is
+    /// then told what is in its way.
+    pub(super) fn restore(&mut self, lease: Lease) {
+        if self.ipam.lease(&lease.port).is_none() && self.ipam.restore(&lease).is_ok() {
+            self.changed.insert(ReadKey::Lease(lease.port));
+        }
+    }
+
+    pub(super) fn of_ip(&self, ip: &Ip) -> Option<Lease> {
+        let spec = &ip.spec;
+        let port = ip.meta.name.clone();
+        lease(port.clone(), &spec.subnet, &spec.v4_ip_address, &spec.v6_ip_address, &spec.mac_address)
+            .or_else(|| lease(port.clone(), &spec.subnet, &spec.ip_address, "", &spec.mac_address))
+            .map(|lease| Lease { owner: self.served(&port), ..lease })
+    }
+
+    fn of_row(&self, row: &PortRow) -> Option<Lease> {
+        let mut words = row.addresses.first()?.split_ascii_whitespace();
+        let mac = words.next().filter(|word| mac::parse(word).is_some())?;
+        let ips = words.collect::<Vec<_>>().join(",");
+        let lease = lease(row.name.clone(), &row.switch, &ips, "", mac)?;
+        Some(Lease { owner: self.served(&row.name), ..lease })
+    }
+
+    /// UID of the owner that a lease which exists already serves: an owner that
+    /// was told its address. One that was not may be a successor with wishes of
+    /// its own; it inherits in [`World::settle_port`].
+    fn served(&self, port: &Arc<str>) -> Arc<str> {
+        let meta = self.leases.wanted.get(port).and_then(|owner| self.owner_meta(owner));
+        meta.filter(|meta| project::allocated(meta)).map(|meta| meta.uid.clone()).unwrap_or_default()
+    }
+}
+
+fn lease(port: Arc<str>, subnet: &str, ips: &str, more: &str, mac: &str) -> Option<Lease> {
+    let (a, b) = (net::parse_dual_ips(ips).ok()?, net::parse_dual_ips(more).ok()?);
+    let (v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>) = (a.v4.or(b.v4), a.v6.or(b.v6));
+    let complete = (v4.is_some() || v6.is_some()) && mac::parse(mac).is_some() && !subnet.is_empty();
+    complete.then(|| Lease { port, subnet: subnet.into(), v4, v6, mac: mac.into(), owner: "".into() })
+}
+
+fn of_annotations(port: &Arc<str>, meta: &Meta) -> Option<Lease> {
+    if !project::allocated(meta) {
+        return None;
+    }
+    let value = |key: &str| meta.annotations.get(key).map_or("", |v| &**v);
+    let lease = lease(
+        port.clone(),
+        value(keys::LOGICAL_SWITCH),
+        value(keys::IP_ADDRESS),
+        "",
+        value(keys::MAC_ADDRESS),
+    )?;
+    Some(Lease { owner: meta.uid.clone(), ..lease })
+}
