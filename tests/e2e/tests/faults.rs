@@ -34,11 +34,11 @@ fn deletions_missed_in_a_silent_minute_are_delivered() -> Result<()> {
     let cut = Instant::now();
     let during =
         cluster.kubectl(&["-n", &namespace.name, "delete", "pod", "victim", "--grace-period=0", "--force"]);
-    let before = cluster.northbound().and_then(|nb| Ok(nb.by_name("Logical_Switch_Port", "name").len()));
+    let before = cluster.northbound().map(|nb| nb.by_name("Logical_Switch_Port", "name").len());
     while cut.elapsed() < DARKNESS {
         std::thread::sleep(Duration::from_secs(1));
     }
-    let after = cluster.northbound().and_then(|nb| Ok(nb.by_name("Logical_Switch_Port", "name").len()));
+    let after = cluster.northbound().map(|nb| nb.by_name("Logical_Switch_Port", "name").len());
     netns::heal(&cluster.lab.plan, &nodes[0].member(), &[Net::Management])?;
     let healed = Instant::now();
     during?;
