@@ -40,8 +40,10 @@ fn start_logs(flags: &Flags) {
     let filter = std::env::var("WEIR_LOG").or_else(|_| std::env::var("RUST_LOG"));
     let filter =
         filter.ok().and_then(|text| EnvFilter::try_new(text).ok()).unwrap_or_else(|| EnvFilter::new(default));
-    let logs =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(daemon::metrics::CountingWriter)
+        .with_ansi(false);
     if std::env::var("WEIR_LOG_FORMAT").as_deref() == Ok("json") {
         logs.json().flatten_event(true).init();
     } else {

@@ -58,8 +58,8 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
 
     let cluster = Arc::new(Cluster::default());
     let _watches = spawn_watches(&kube, &node, &cluster, &cancel);
-    let ovs = Ovs::connect(endpoints);
     let metrics = Arc::new(Metrics::new(&node));
+    let ovs = Ovs::connect(endpoints).measured(metrics.clone());
     let (sink, recorder) = EventSink::new(kube.clone(), &node);
     let feed = Changes::default();
     let changes = broadcast::Sender::new(CHANGES);

@@ -130,6 +130,28 @@ async fn a_node_comes_up_serves_pods_and_survives_restarts() {
     assert_node_is_set_up(&machine).await;
     machine.del(&first).await;
     machine.del(&second).await;
+    let health = machine.get("/metrics").await;
+    for name in
+        ["cni_op_latency_seconds_bucket", "ovs_client_request_latency_milliseconds_count", "klog_lines_total"]
+    {
+        assert!(health.contains(name), "{name}");
+    }
+
+    // The machine is switched off and on: its links are new, its NIC has got
+    // an address again from whoever configures the host, another one.
+    drop(agent);
+    drop(machine.vswitchd.take());
+    for device in ["br-phy", "ovn0"] {
+        machine.host.netlink.delete_link(device).await.unwrap();
+    }
+    machine.give_eth1(&["10.9.0.12/24", "fd09::11/64"]).await;
+    machine.vswitchd = Some(start_vswitchd(&machine.namespace, &machine.server));
+    let agent = machine.start_agent();
+    machine.wait_ready().await;
+    assert_eq!(addresses(&machine.namespace, "br-phy").await, set(["10.9.0.12/24", "fd09::11/64"]));
+    assert!(addresses(&machine.namespace, "eth1").await.is_empty());
+    assert_eq!(machine.ovs.view().root_external_id("ovn-encap-ip"), Some("10.9.0.12"));
+    assert!(answers(&machine.namespace, "br-phy", "10.9.0.1").await);
     assert!(machine.ovs.view().interfaces().all(|interface| !interface.name().ends_with("_h")));
     drop(agent);
 }

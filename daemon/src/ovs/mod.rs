@@ -9,10 +9,13 @@
 pub mod plan;
 mod view;
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ovsdb::{Endpoint, Event, Operation, OperationResult, Options, Session};
 use tokio::sync::watch;
+
+use crate::metrics::Metrics;
 
 pub use plan::{BridgeSpec, PlanError, PortSpec};
 pub use view::{Installed, Interface, View};
@@ -39,6 +42,7 @@ pub enum OvsError {
 pub struct Ovs {
     session: Session,
     views: watch::Receiver<View>,
+    metrics: Option<Arc<Metrics>>,
 }
 
 impl Ovs {
@@ -93,7 +97,14 @@ impl Ovs {
                 }
             }
         });
-        Self { session, views }
+        Self { session, views, metrics: None }
+    }
+
+    /// Measures transactions.
+    #[must_use]
+    pub fn measured(mut self, metrics: Arc<Metrics>) -> Self {
+        self.metrics = Some(metrics);
+        self
     }
 
     /// The current view.
@@ -132,7 +143,12 @@ impl Ovs {
             .iter()
             .map(|operation| matches!(operation, Operation::Mutate { .. } | Operation::Update { .. }))
             .collect();
-        let results: Vec<OperationResult> = self.session.transact(operations).await?;
+        let started = Instant::now();
+        let outcome = self.session.transact(operations).await;
+        if let Some(metrics) = &self.metrics {
+            metrics.ovs_request(outcome.is_ok(), started.elapsed());
+        }
+        let results: Vec<OperationResult> = outcome?;
         let raced = changes.iter().zip(&results).any(|(changes, result)| *changes && result.count == Some(0));
         if raced { Err(OvsError::Raced) } else { Ok(()) }
     }

@@ -56,7 +56,37 @@ async fn give(netlink: &Netlink, link: &str, nets: &[&str]) {
     }
 }
 
+/// What configures the host: addresses and default routes of the tunnel NIC.
+async fn give_eth1(host: &HostNet, nets: &[&str]) {
+    give(&host.netlink, "eth1", nets).await;
+    let index = host.netlink.require_link("eth1").await.unwrap().index;
+    for gateway in ["10.9.0.1", "fd09::1"] {
+        let route = daemon::netlink::Route {
+            link: Some(index),
+            ..daemon::netlink::Route::default_via(gateway.parse().unwrap())
+        };
+        host.netlink.replace_route(&route).await.unwrap();
+    }
+}
+
 impl Machine {
+    /// Configures eth1 as at boot.
+    pub async fn give_eth1(&self, nets: &[&str]) {
+        give_eth1(&self.host, nets).await;
+    }
+
+    /// A page of the agent's health port.
+    pub async fn get(&self, path: &'static str) -> String {
+        let stream = self.namespace.run(|| std::net::TcpStream::connect("127.0.0.1:10665").unwrap()).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let mut stream = tokio::net::TcpStream::from_std(stream).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut text).await.unwrap();
+        text
+    }
+
     pub async fn boot() -> Self {
         let (namespace, underlay, gateway) = (new_namespace(), new_namespace(), new_namespace());
         let server = Server::vswitch().unwrap();
@@ -66,18 +96,10 @@ impl Machine {
         veth(&host, "eth0", &underlay, "peer0").await;
         give(&host.netlink, "eth0", &["172.30.0.11/24"]).await;
         veth(&host, "eth1", &underlay, "peer1").await;
-        give(&host.netlink, "eth1", &["10.9.0.11/24", "fd09::11/64"]).await;
         let under = Netlink::in_namespace(&underlay).await.unwrap();
         give(&under, "peer0", &["172.30.0.1/24"]).await;
         give(&under, "peer1", &["10.9.0.1/24", "fd09::1/64"]).await;
-        let index = host.netlink.require_link("eth1").await.unwrap().index;
-        for gateway in ["10.9.0.1", "fd09::1"] {
-            let route = daemon::netlink::Route {
-                link: Some(index),
-                ..daemon::netlink::Route::default_via(gateway.parse().unwrap())
-            };
-            host.netlink.replace_route(&route).await.unwrap();
-        }
+        give_eth1(&host, &["10.9.0.11/24", "fd09::11/64"]).await;
 
         let ovs = Ovs::connect(vec![server.endpoint()]);
         ovs.connected().await;

@@ -1,6 +1,10 @@
 //! Metrics of the agent, with Kube-OVN's names where it has them (node
 //! contract §4.13).
 
+mod logs;
+mod system;
+
+use std::path::Path;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -10,6 +14,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+pub use logs::CountingWriter;
+
 use crate::plug::Stage;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -18,6 +24,13 @@ struct OperationLabels {
     /// The request's path, as upstream.
     method: String,
     status_code: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OvsLabels {
+    db: &'static str,
+    method: &'static str,
+    code: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -36,6 +49,7 @@ pub struct Metrics {
     wait_connectivity: Counter<f64, std::sync::atomic::AtomicU64>,
     lost: Counter,
     host_changes: Counter,
+    ovs_latency: Family<OvsLabels, Histogram>,
 }
 
 impl Metrics {
@@ -63,6 +77,13 @@ impl Metrics {
             "Interfaces without a sandbox that were removed",
             lost.clone(),
         );
+        registry.register_collector(Box::new(system::System::new(Path::new("/proc"), node)));
+        registry.register_collector(Box::new(logs::Lines));
+        let ovs_latency = Family::<OvsLabels, Histogram>::new_with_constructor(|| {
+            Histogram::new(exponential_buckets(1.0, 2.0, 10))
+        });
+        let help = "Duration of requests to the local OVS database in milliseconds";
+        registry.register("ovs_client_request_latency_milliseconds", help, ovs_latency.clone());
         let host_changes = Counter::default();
         registry.register(
             "weir_host_changes",
@@ -78,7 +99,15 @@ impl Metrics {
             wait_connectivity,
             lost,
             host_changes,
+            ovs_latency,
         }
+    }
+
+    /// A transaction of the local OVS database was answered.
+    pub fn ovs_request(&self, success: bool, took: Duration) {
+        let code = if success { "0" } else { "1" };
+        let labels = OvsLabels { db: "ovsdb", method: "transact", code };
+        self.ovs_latency.get_or_create(&labels).observe(took.as_secs_f64() * 1000.0);
     }
 
     /// A CNI call was answered.

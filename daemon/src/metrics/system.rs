@@ -1,0 +1,160 @@
+//! Kernel settings and counters that Kube-OVN's agent exports (node contract
+//! §4.13), read when somebody asks, not on a timer.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+/// A file of numbers, and the metric it becomes: the label's values name the
+/// numbers; without a label there is one number.
+struct Setting {
+    metric: &'static str,
+    help: &'static str,
+    path: &'static str,
+    label: Option<(&'static str, &'static [&'static str])>,
+}
+
+const SETTINGS: &[Setting] = &[
+    Setting {
+        metric: "ip_local_port_range",
+        help: "Range of local ports",
+        path: "sys/net/ipv4/ip_local_port_range",
+        label: Some(("value", &["start", "end"])),
+    },
+    Setting {
+        metric: "tcp_mem",
+        help: "Memory limits of TCP in pages",
+        path: "sys/net/ipv4/tcp_mem",
+        label: Some(("value", &["minimum", "pressure", "maximum"])),
+    },
+    Setting {
+        metric: "tcp_tw_recycle",
+        help: "Reuse of sockets in TIME-WAIT (kernels before 4.12)",
+        path: "sys/net/ipv4/tcp_tw_recycle",
+        label: None,
+    },
+    Setting {
+        metric: "tcp_mtu_probing",
+        help: "TCP probes the path's MTU",
+        path: "sys/net/ipv4/tcp_mtu_probing",
+        label: None,
+    },
+    Setting {
+        metric: "nf_conntrack_tcp_be_liberal",
+        help: "Connection tracking accepts packets outside of the window",
+        path: "sys/net/netfilter/nf_conntrack_tcp_be_liberal",
+        label: None,
+    },
+    Setting {
+        metric: "bridge_nf_call_iptables",
+        help: "Bridged packets pass iptables",
+        path: "sys/net/bridge/bridge-nf-call-iptables",
+        label: None,
+    },
+    Setting {
+        metric: "max_size",
+        help: "Limit of cached IPv6 routes",
+        path: "sys/net/ipv6/route/max_size",
+        label: None,
+    },
+];
+
+/// Reads `/proc` when metrics are asked for.
+#[derive(Debug)]
+pub(super) struct System {
+    proc: PathBuf,
+    hostname: String,
+}
+
+impl System {
+    pub(super) fn new(proc: &Path, hostname: &str) -> Self {
+        Self { proc: proc.to_owned(), hostname: hostname.to_owned() }
+    }
+
+    /// The numbers of a file; none if this kernel has no such file.
+    fn numbers(&self, path: &str) -> Vec<i64> {
+        let text = std::fs::read_to_string(self.proc.join(path)).unwrap_or_default();
+        text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+    }
+
+    /// Packets with a wrong checksum: `InCsumErrors` of every protocol.
+    fn checksum_errors(&self) -> i64 {
+        let text = std::fs::read_to_string(self.proc.join("net/snmp")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let errors = lines.chunks(2).filter_map(|pair| {
+            let [names, values] = pair else { return None };
+            let column = names.split_whitespace().position(|name| name == "InCsumErrors")?;
+            values.split_whitespace().nth(column)?.parse::<i64>().ok()
+        });
+        errors.sum()
+    }
+}
+
+impl Collector for System {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for setting in SETTINGS {
+            let numbers = self.numbers(setting.path);
+            if numbers.is_empty() {
+                continue;
+            }
+            let mut metric =
+                encoder.encode_descriptor(setting.metric, setting.help, None, MetricType::Gauge)?;
+            match setting.label {
+                None => {
+                    let labels = [("hostname", self.hostname.as_str())];
+                    ConstGauge::new(numbers[0]).encode(metric.encode_family(&labels)?)?;
+                }
+                Some((label, values)) => {
+                    for (value, number) in values.iter().zip(numbers) {
+                        let labels = [("hostname", self.hostname.as_str()), (label, value)];
+                        ConstGauge::new(number).encode(metric.encode_family(&labels)?)?;
+                    }
+                }
+            }
+        }
+        let help = "Packets with a wrong checksum";
+        let mut metric = encoder.encode_descriptor("checksum_err_count", help, None, MetricType::Gauge)?;
+        let labels = [("hostname", self.hostname.as_str())];
+        ConstGauge::new(self.checksum_errors()).encode(metric.encode_family(&labels)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
+
+    #[test]
+    fn files_become_metrics_and_missing_ones_are_left_out() {
+        let proc = tempfile::tempdir().unwrap();
+        let file = |path: &str, text: &str| {
+            let path = proc.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        file("sys/net/ipv4/ip_local_port_range", "32768\t60999\n");
+        file("sys/net/ipv4/tcp_mtu_probing", "1\n");
+        file(
+            "net/snmp",
+            "Icmp: InMsgs InErrors InCsumErrors\nIcmp: 9 1 2\nUdp: InDatagrams InCsumErrors MemErrors\nUdp: 5 3 0\n",
+        );
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(System::new(proc.path(), "n1")));
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        for line in [
+            "ip_local_port_range{hostname=\"n1\",value=\"start\"} 32768",
+            "ip_local_port_range{hostname=\"n1\",value=\"end\"} 60999",
+            "tcp_mtu_probing{hostname=\"n1\"} 1",
+            "checksum_err_count{hostname=\"n1\"} 5",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("tcp_tw_recycle"));
+    }
+}
