@@ -10,6 +10,9 @@
 //! - a transaction's [`Event::Reply`] comes after the updates that it caused;
 //! - after [`Event::Disconnected`] every transaction in flight has got a reply
 //!   of kind `Disconnected`: its outcome is unknown;
+//! - after a reply of kind `Disconnected` comes an [`Event::Replaced`], as soon as there
+//!   is a connection (or the connection is in sync again, for one submitted during
+//!   a resync): it shows what became of the transaction;
 //! - after each [`Event::Connected`] comes one [`Event::Replaced`], whose changes
 //!   are the difference to the replica before: it says "in sync again";
 //! - a consumer that is too slow loses no state: queued updates collapse into

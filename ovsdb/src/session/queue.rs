@@ -1,10 +1,12 @@
 //! The bounded event queue between a connection task and its consumer.
 //!
 //! The producer never blocks: a connection must go on answering probes whatever
-//! its consumer does. When more row changes wait than allowed, all waiting
-//! updates collapse into one resync whose replica is the newest and whose changes
-//! are computed when it is taken. Replies are never dropped (they are bounded by
-//! the requests in flight) and still come after the changes that they acknowledge.
+//! its consumer does. When more row changes wait than allowed, the waiting contents
+//! of each connection collapse into one, at the place of the first: a resync whose
+//! replica is the newest and whose changes are computed when it is taken. Contents
+//! only ever move forward, so a reply still comes after the changes that it
+//! acknowledges, and a loss of connection after the replies that it caused and
+//! before the content of the next connection. Replies are never dropped.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,33 +14,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::Event;
+use crate::error::TransactErrorKind;
 use crate::replica::Replica;
 
 /// Most waiting events other than replies, however few changes they carry.
 const MAX_OTHERS: usize = 65_536;
 
 struct State {
-    events: VecDeque<Event>,
+    items: VecDeque<Item>,
+    /// Items taken so far: the number of the first one that waits.
+    taken: u64,
+    /// Number of the collapsed content that takes in newer ones.
+    open: Option<u64>,
     /// Row changes in waiting `Updated` events.
     changes: usize,
-    /// Waiting events that are no replies.
+    /// Waiting items that are no replies.
     others: usize,
     max_changes: usize,
     /// What the consumer has seen last.
     delivered: Option<Replica>,
-    /// What to bring the consumer to after a collapse; delivered before `events`.
-    collapsed: Option<Collapsed>,
     producers_gone: bool,
     consumer_gone: bool,
     overflows: u64,
 }
 
-#[derive(Default)]
-struct Collapsed {
-    /// Connected events that lead up to the replica.
-    before: Vec<Event>,
-    announced: bool,
-    replica: Option<Replica>,
+enum Item {
+    Event(Event),
+    /// The contents of one connection in one; told by `Resync`, then `Replaced`.
+    Collapsed {
+        announced: bool,
+        replica: Replica,
+    },
+}
+
+impl Item {
+    fn is_reply(&self) -> bool {
+        matches!(self, Self::Event(Event::Reply { .. }))
+    }
 }
 
 struct Shared {
@@ -57,12 +69,13 @@ impl Shared {
 pub(super) fn channel(max_changes: usize) -> (Producer, Consumer) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
-            events: VecDeque::new(),
+            items: VecDeque::new(),
+            taken: 0,
+            open: None,
             changes: 0,
             others: 0,
             max_changes,
             delivered: None,
-            collapsed: None,
             producers_gone: false,
             consumer_gone: false,
             overflows: 0,
@@ -100,93 +113,98 @@ impl Producer {
     }
 }
 
+/// Whether later content must stay behind this event: that of another connection,
+/// and that by which a consumer finds out what became of an unknown outcome.
+fn is_boundary(event: &Event) -> bool {
+    match event {
+        Event::Connected { .. } | Event::Disconnected { .. } => true,
+        Event::Reply { result: Err(error), .. } => error.kind == TransactErrorKind::Disconnected,
+        _ => false,
+    }
+}
+
 impl State {
     fn push(&mut self, event: Event) {
         match &event {
-            Event::Updated { replica, changes } => {
-                if self.fold_into_collapsed(replica) {
-                    return;
-                }
-                self.changes += changes.len();
-            }
-            Event::Replaced { replica, .. } if self.fold_into_collapsed(replica) => return,
+            Event::Updated { replica, .. } | Event::Replaced { replica, .. } if self.fold(replica) => return,
+            Event::Updated { changes, .. } => self.changes += changes.len(),
+            event if is_boundary(event) => self.open = None,
+            // The collapsed content that waits says it already.
+            Event::Resync { .. } if self.open.is_some() => return,
             _ => {}
         }
-        self.others += usize::from(!matches!(event, Event::Reply { .. }));
-        self.events.push_back(event);
+        let item = Item::Event(event);
+        self.others += usize::from(!item.is_reply());
+        self.items.push_back(item);
         if self.changes > self.max_changes || self.others > MAX_OTHERS {
             self.collapse();
         }
     }
 
-    /// While a collapsed replica waits at the front it takes newer ones in. A
-    /// later connection in the queue ends that: its content must come after it.
-    fn fold_into_collapsed(&mut self, replica: &Replica) -> bool {
-        let reconnected = self.events.iter().any(|e| matches!(e, Event::Connected { .. }));
-        match &mut self.collapsed {
-            Some(collapsed) if !reconnected => {
-                collapsed.replica = Some(replica.clone());
+    /// Takes a newer content into the collapsed one that waits for it, if any.
+    fn fold(&mut self, newer: &Replica) -> bool {
+        let index = self.open.and_then(|n| usize::try_from(n.checked_sub(self.taken)?).ok());
+        match index.and_then(|i| self.items.get_mut(i)) {
+            Some(Item::Collapsed { replica, .. }) => {
+                *replica = newer.clone();
                 true
             }
             _ => false,
         }
     }
 
-    /// Drops all waiting contents but the newest, keeps replies in order.
+    /// Makes one of all waiting contents of each connection.
     fn collapse(&mut self) {
-        let mut newest = None;
-        let mut connection = Vec::new();
-        let mut kept = VecDeque::new();
-        for event in self.events.drain(..) {
-            match event {
-                Event::Updated { replica, .. } | Event::Replaced { replica, .. } => newest = Some(replica),
-                Event::Resync { .. } => {}
-                Event::Connected { .. } => connection = vec![event],
-                Event::Disconnected { .. } => {
-                    // Only the last state of the connection matters by now, but a
-                    // loss that nothing follows must be told after the replies.
-                    connection.clear();
-                    kept.retain(|e| !matches!(e, Event::Disconnected { .. }));
-                    kept.push_back(event);
+        let mut kept: VecDeque<Item> = VecDeque::new();
+        let mut content: Option<usize> = None;
+        for item in self.items.drain(..) {
+            let (newer, told) = match item {
+                Item::Event(Event::Updated { replica, .. } | Event::Replaced { replica, .. }) => {
+                    (replica, false)
                 }
-                Event::Reply { .. } => kept.push_back(event),
+                Item::Collapsed { announced, replica } => (replica, announced),
+                Item::Event(Event::Resync { .. }) => continue,
+                Item::Event(event) => {
+                    if is_boundary(&event) {
+                        content = None;
+                    }
+                    kept.push_back(Item::Event(event));
+                    continue;
+                }
+            };
+            match content.and_then(|at| kept.get_mut(at)) {
+                Some(Item::Collapsed { replica, .. }) => *replica = newer,
+                _ => {
+                    content = Some(kept.len());
+                    kept.push_back(Item::Collapsed { announced: told, replica: newer });
+                }
             }
         }
-        if !connection.is_empty() {
-            kept.retain(|e| !matches!(e, Event::Disconnected { .. }));
-        }
-        let earlier = self.collapsed.take().unwrap_or_default();
-        self.collapsed = Some(Collapsed {
-            before: if connection.is_empty() { earlier.before } else { connection },
-            announced: earlier.announced,
-            replica: newest.or(earlier.replica),
-        });
-        self.others = kept.iter().filter(|e| !matches!(e, Event::Reply { .. })).count();
-        self.events = kept;
+        self.open = content.map(|at| self.taken + at as u64);
+        self.others = kept.iter().filter(|item| !item.is_reply()).count();
+        self.items = kept;
         self.changes = 0;
         self.overflows += 1;
     }
 
     fn pop(&mut self) -> Option<Event> {
-        if let Some(collapsed) = &mut self.collapsed {
-            if let Some(event) = collapsed.before.pop() {
-                return Some(event);
-            }
-            if !collapsed.announced {
-                collapsed.announced = true;
-                return Some(Event::Resync { reason: "the consumer is too slow: updates collapsed".into() });
-            }
-            if let Some(replica) = self.collapsed.take().and_then(|c| c.replica) {
+        if let Some(Item::Collapsed { announced: announced @ false, .. }) = self.items.front_mut() {
+            *announced = true;
+            return Some(Event::Resync { reason: "the consumer is too slow: updates collapsed".into() });
+        }
+        let item = self.items.pop_front()?;
+        self.taken += 1;
+        self.others -= usize::from(!item.is_reply());
+        let event = match item {
+            Item::Event(event) => event,
+            Item::Collapsed { replica, .. } => {
                 let changes = match &self.delivered {
                     Some(old) => replica.changes_since(old),
                     None => replica.changes_since(&replica.emptied()),
                 };
-                self.delivered = Some(replica.clone());
-                return Some(Event::Replaced { replica, changes });
+                Event::Replaced { replica, changes }
             }
-        }
-        let event = self.events.pop_front()?;
-        self.others -= usize::from(!matches!(event, Event::Reply { .. }));
+        };
         match &event {
             Event::Updated { replica, changes } => {
                 self.changes -= changes.len();
@@ -229,8 +247,7 @@ impl Drop for Consumer {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.consumer_gone = true;
-        state.events.clear();
-        state.collapsed = None;
+        state.items.clear();
         state.delivered = None;
     }
 }
@@ -309,21 +326,37 @@ mod tests {
     }
 
     #[test]
-    fn connections_within_an_overflow_end_in_the_last_state() {
+    fn each_connection_within_an_overflow_has_its_own_content() {
         let (mut source, mut consumer) = queue(2);
         source.connected();
-        source.disconnected();
-        source.connected();
-        (0..4).for_each(|i| source.update(&format!("a{i}")));
-        // A second overflow before the first is taken.
-        source.disconnected();
-        source.connected();
-        (4..8).for_each(|i| source.update(&format!("a{i}")));
-        assert_eq!(drain(&mut consumer), "C S R8(8)");
-        (8..12).for_each(|i| source.update(&format!("a{i}")));
+        source.update("a0");
         source.reply(1);
         source.disconnected();
-        assert_eq!(drain(&mut consumer), "S R12(4) r1 D");
+        source.connected();
+        (1..5).for_each(|i| source.update(&format!("a{i}")));
+        source.reply(2);
+        // What comes later on the same connection is taken in.
+        source.update("a5");
+        assert_eq!(drain(&mut consumer), "C S R1(1) r1 D C S R6(5) r2");
+        (6..10).for_each(|i| source.update(&format!("a{i}")));
+        assert!(matches!(consumer.try_next(), Some(Event::Resync { .. })));
+        // Even after it was announced, but not across connections.
+        source.update("b");
+        source.disconnected();
+        source.connected();
+        source.update("c");
+        assert_eq!(drain(&mut consumer), "R11(5) D C R11(0) U12");
+    }
+
+    #[test]
+    fn content_that_resolves_an_unknown_outcome_stays_behind_it() {
+        let (mut source, mut consumer) = queue(1);
+        source.connected();
+        (0..3).for_each(|i| source.update(&format!("a{i}")));
+        let error = crate::TransactError::new(TransactErrorKind::Disconnected, "not in sync");
+        source.1.push(Event::Reply { tag: 1, result: Err(error) });
+        (3..6).for_each(|i| source.update(&format!("a{i}")));
+        assert_eq!(drain(&mut consumer), "C S R3(3) r1 S R6(3)");
     }
 
     #[tokio::test]
