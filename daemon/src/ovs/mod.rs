@@ -23,6 +23,10 @@ pub use view::{Installed, Interface, View};
 /// The integration bridge.
 pub const BR_INT: &str = "br-int";
 
+/// How long a change waits for the database to come (back): longer than a
+/// restart of OVS, shorter than a runtime's patience.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Why the switch could not be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OvsError {
@@ -32,6 +36,9 @@ pub enum OvsError {
     /// What the wish builds on is not there.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// There was no connection for too long.
+    #[error("no connection to the local OVS database for {PATIENCE:?}")]
+    NotConnected,
     /// A row that the transaction changed was gone when it ran.
     #[error("the OVS database changed meanwhile")]
     Raced,
@@ -162,7 +169,8 @@ impl Ovs {
         &self,
         wish: impl Fn(&View) -> Result<Vec<Operation>, PlanError>,
     ) -> Result<(), OvsError> {
-        self.connected().await;
+        let connected = tokio::time::timeout(PATIENCE, self.connected()).await;
+        connected.map_err(|_| OvsError::NotConnected)?;
         let mut attempts = 0;
         loop {
             let operations = wish(&self.view())?;

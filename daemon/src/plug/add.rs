@@ -424,7 +424,13 @@ impl Plugger {
             ..PortSpec::default()
         };
         made.port = self.ovs.view().port(host_nic).is_none();
-        self.ovs.apply(|view| plan::ensure_port(view, &spec)).await.map_err(failed)
+        self.ovs.apply(|view| plan::ensure_port(view, &spec)).await.map_err(failed)?;
+        // A reply may overtake the view that shows its own commit; a roll-back
+        // must see what it takes away.
+        let mut views = self.ovs.subscribe();
+        let shown = views.wait_for(|view| view.port(host_nic).is_some());
+        let _ = tokio::time::timeout(Duration::from_secs(1), shown).await;
+        Ok(())
     }
 
     async fn wait_installed(&self, host_nic: &str) -> Result<(), PlugError> {

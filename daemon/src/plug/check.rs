@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use cni::api::CheckRequest;
+use cni::api::{CheckRequest, PLUGIN_TYPE};
 
 use super::error::{PlugError, Stage};
 use super::{Plugger, names};
@@ -22,6 +22,10 @@ impl Plugger {
     /// The first thing that is not as expected.
     pub async fn check(&self, check: &CheckRequest) -> Result<(), PlugError> {
         let request = &check.request;
+        if request.cni_type != PLUGIN_TYPE && !request.cni_type.is_empty() {
+            // We are another plugin's IPAM: the interface is its own to check.
+            return Ok(());
+        }
         let _lock = self.locks.lock(&request.container_id).await;
         let host_nic = names::host_nic(&request.container_id, &request.if_name);
         match self.ovs.view().installed(&host_nic) {
