@@ -17,10 +17,12 @@ use crate::io::Output;
 /// Rows per transaction: enough to spread northd's and the server's fixed costs,
 /// small enough that nobody waits long.
 const ROWS_PER_TRANSACTION: usize = 100;
-/// Operations per wave, and of these the share that bulk repair may take: a new
-/// pod waits at most for one wave.
-const OPERATIONS_PER_WAVE: usize = 2000;
-const BULK_OPERATIONS_PER_WAVE: usize = 600;
+/// Operations (or rows, where one operation changes many) per wave, and of these
+/// the share that bulk repair may take: a new pod waits at most for one wave.
+const WAVE: usize = 2000;
+const BULK_OF_WAVE: usize = 600;
+/// So many groups that wait for one row are checked for being still there.
+const FORGET_BLOCKED: usize = 1024;
 /// Transactions of isolated groups per wave.
 const ISOLATED_PER_WAVE: usize = 20;
 
@@ -31,6 +33,12 @@ struct Draft {
     rows: usize,
     class: u8,
     after: BTreeSet<usize>,
+}
+
+impl Draft {
+    fn size(&self) -> usize {
+        self.rows.max(self.builder.operations_len())
+    }
 }
 
 struct Planner<'a> {
@@ -44,7 +52,7 @@ struct Planner<'a> {
     done: BTreeSet<Group>,
     visiting: BTreeSet<Group>,
     members: BTreeSet<MemberFact>,
-    operations: usize,
+    size: usize,
 }
 
 impl Commit {
@@ -65,7 +73,7 @@ impl Commit {
             done: BTreeSet::new(),
             visiting: BTreeSet::new(),
             members: BTreeSet::new(),
-            operations: 0,
+            size: 0,
         };
         for groups in isolated {
             for group in groups {
@@ -105,17 +113,17 @@ impl Planner<'_> {
         let mut bulk = 0;
         while let Some((next, group)) = self.commit.pending.next_ready(place) {
             place = next;
-            let used = self.operations + self.current.builder.operations_len();
-            if used >= OPERATIONS_PER_WAVE {
+            let used = self.size + self.current.size();
+            if used >= WAVE {
                 return;
             }
             if next.0 > 0 {
                 if self.current.class == 0 {
                     self.cut();
                     self.current.class = 1;
-                    bulk = self.operations;
+                    bulk = self.size;
                 }
-                if used.saturating_sub(bulk) >= BULK_OPERATIONS_PER_WAVE {
+                if used.saturating_sub(bulk) >= BULK_OF_WAVE {
                     return;
                 }
             }
@@ -131,7 +139,7 @@ impl Planner<'_> {
         let class = self.current.class;
         let draft = std::mem::replace(&mut self.current, Draft { class, ..Draft::default() });
         if !draft.builder.is_empty() {
-            self.operations += draft.builder.operations_len();
+            self.size += draft.size();
             self.drafts.push(draft);
         }
     }
@@ -151,7 +159,12 @@ impl Planner<'_> {
         self.visiting.remove(group);
         if let Some(key) = missing {
             self.commit.pending.set_phase(group, Phase::Blocked);
-            self.commit.blocked_on.entry(key).or_default().insert(group.clone());
+            let Commit { blocked_on, pending, .. } = &mut *self.commit;
+            let blocked = blocked_on.entry(key).or_default();
+            if blocked.len() > FORGET_BLOCKED {
+                blocked.retain(|group| pending.phase(group) == Some(Phase::Blocked));
+            }
+            blocked.insert(group.clone());
             return false;
         }
         self.done.insert(group.clone());

@@ -32,13 +32,12 @@ fn switch(name: &str) -> RowFact {
 }
 
 fn port(name: &str, parent: &str) -> RowFact {
+    let (pod, namespace) = name.split_once('.').unwrap();
+    let owner = format!("{namespace}/{pod}");
     let columns = [
         ("name", Column::Whole(Value::string(name))),
         ("addresses", Column::Whole(Value::strings(["02:00:00:00:00:01 10.16.0.5"]))),
-        (
-            "external_ids",
-            Column::Whole(ids(&[("vendor", "kube-ovn"), ("ls", parent), ("pod", &name.replace('.', "/"))])),
-        ),
+        ("external_ids", Column::Whole(ids(&[("vendor", "kube-ovn"), ("ls", parent), ("pod", &owner)]))),
     ];
     RowFact {
         row: RowKey::new(Table::LogicalSwitchPort, name),
@@ -171,6 +170,27 @@ fn every_transaction_is_fenced_and_bounded() {
         assert!(operations.len() <= 1 + 100 + 2, "{}", operations.len());
     }
     assert_eq!(bench.find(Table::LogicalSwitch, "ovn-default").unwrap().set("ports").unwrap().len(), 5000);
+}
+
+#[test]
+fn bulk_deletion_is_bounded_as_well() {
+    let mut bench = Bench::new();
+    bench.set(UnitKey::Subnet("ovn-default".into()), vec![switch("ovn-default")], vec![]);
+    for i in 0..3000 {
+        bench.set(pod(&format!("p-{i}")), vec![port(&format!("p-{i}.web"), "ovn-default")], vec![]);
+    }
+    bench.run();
+    for i in 0..3000 {
+        bench.set(pod(&format!("p-{i}")), vec![], vec![]);
+    }
+    bench.sent.clear();
+    bench.wave();
+    assert!(bench.sent.len() <= 7, "{} transactions", bench.sent.len());
+    bench.run();
+    // A hundred ports go with one mutation.
+    assert_eq!(bench.sent.len(), 30);
+    assert!(bench.sent.iter().all(|operations| operations.len() == 2));
+    assert_eq!(bench.db.replica().table("Logical_Switch_Port").unwrap().len(), 0);
 }
 
 #[test]

@@ -8,6 +8,8 @@
 //! panics.
 
 mod recorder;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
