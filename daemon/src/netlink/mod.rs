@@ -18,7 +18,7 @@ pub use addr::Address;
 pub use error::{Error, Result};
 pub use link::{Link, Veth};
 pub use monitor::{Change, Monitor};
-pub use neigh::Reachability;
+pub use neigh::{Pace, Reachability};
 pub use route::{MAIN_TABLE, Route, RouteKind, Scope, protocol};
 pub use rule::Rule;
 pub use types::{Mac, ParseMacError};

@@ -21,9 +21,27 @@ use rtnetlink::{MulticastGroup, new_multicast_connection};
 
 use super::{Error, Mac, Netlink, Result};
 
-/// The kernel repeats a question every second itself; after this long without
-/// any event something else has happened.
-const ASK_AGAIN: Duration = Duration::from_millis(1500);
+/// How often a question is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// The kernel's own: every second. For links that carry traffic.
+    Gentle,
+    /// Soon, then ever slower. OVS drops packets while it is being changed, and
+    /// a second is long for a pod that starts. For links that nobody uses yet:
+    /// the entry is made anew each time.
+    Brisk,
+}
+
+impl Pace {
+    /// Pause before the first repetition. The kernel repeats a question every
+    /// second itself; after longer without any event something else happened.
+    fn first(self) -> Duration {
+        match self {
+            Self::Gentle => Duration::from_millis(1500),
+            Self::Brisk => Duration::from_millis(20),
+        }
+    }
+}
 
 /// Asks for neighbours in one namespace and waits for the kernel's answers.
 #[derive(Debug)]
@@ -53,7 +71,7 @@ impl Reachability {
     /// # Errors
     /// When the kernel refuses the request.
     pub async fn resolve(&mut self, index: u32, address: IpAddr, patience: Duration) -> Result<Option<Mac>> {
-        Ok(self.resolve_all(index, &[address], patience).await?.remove(&address))
+        Ok(self.resolve_all(index, &[address], patience, Pace::Gentle).await?.remove(&address))
     }
 
     /// As [`Reachability::resolve`], for several addresses at once. Those that
@@ -66,24 +84,26 @@ impl Reachability {
         index: u32,
         addresses: &[IpAddr],
         patience: Duration,
+        pace: Pace,
     ) -> Result<BTreeMap<IpAddr, Mac>> {
         let mut found = BTreeMap::new();
         // Events from before the questions are no answers to them.
         while let Some(Some(_)) = self.events.next().now_or_never() {}
         let asked = tokio::time::timeout(patience, async {
+            let mut pause = pace.first();
             while found.len() < addresses.len() {
                 for address in addresses {
                     if !found.contains_key(address)
-                        && let Some(mac) = self.question(index, *address).await?
+                        && let Some(mac) = self.question(index, *address, pace).await?
                     {
                         found.insert(*address, mac);
                     }
                 }
                 // A link that loses its carrier loses its entries without a word.
                 let answers = self.answers(index, addresses, &mut found);
-                match tokio::time::timeout(ASK_AGAIN, answers).await {
+                match tokio::time::timeout(pause, answers).await {
                     Ok(result) => result?,
-                    Err(_) => continue,
+                    Err(_) => pause = (pause * 2).min(Pace::Gentle.first()),
                 }
             }
             Ok(())
@@ -96,9 +116,15 @@ impl Reachability {
     }
 
     /// Asks for one address, unless the kernel knows it for sure already.
-    async fn question(&self, index: u32, address: IpAddr) -> Result<Option<Mac>> {
-        match self.entry(index, address).await?.as_ref().map(verdict) {
+    async fn question(&self, index: u32, address: IpAddr, pace: Pace) -> Result<Option<Mac>> {
+        let entry = self.entry(index, address).await?;
+        match entry.as_ref().map(verdict) {
             Some(Verdict::Reachable(mac)) => return Ok(Some(mac)),
+            // The kernel would send the next question in a second.
+            Some(Verdict::Unknown) if pace == Pace::Brisk => {
+                self.forget(entry).await?;
+                self.ask(index, address).await?;
+            }
             Some(Verdict::Old) => self.probe(index, address).await?,
             Some(Verdict::Unknown | Verdict::Failed) | None => self.ask(index, address).await?,
         }
@@ -152,6 +178,17 @@ impl Reachability {
             }
         }
         Ok(found)
+    }
+
+    async fn forget(&self, entry: Option<NeighbourMessage>) -> Result<()> {
+        let Some(entry) = entry else { return Ok(()) };
+        match self.netlink.handle.neighbours().del(entry).execute().await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let error = Error::netlink("forget a neighbour", error);
+                if error.is_missing() { Ok(()) } else { Err(error) }
+            }
+        }
     }
 
     /// Makes the kernel resolve an address that it does not know.

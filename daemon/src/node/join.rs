@@ -9,7 +9,7 @@ use super::tunnel::Tunnel;
 use super::{NotYet, OVN0};
 use crate::install::loosen_reverse_path;
 use crate::kube::{NodeFacts, set_network_unavailable};
-use crate::netlink::Link;
+use crate::netlink::{Link, Pace};
 use crate::ovs::{Installed, plan};
 
 /// How long the join gateways may take to answer.
@@ -42,7 +42,7 @@ impl Initialiser {
         let installed = self.inputs.ovs.view().installed(OVN0) == Installed::Yes;
         let found = if installed {
             self.reach
-                .resolve_all(link.index, &join.gateways, GATEWAY_PATIENCE)
+                .resolve_all(link.index, &join.gateways, GATEWAY_PATIENCE, Pace::Gentle)
                 .await
                 .map_err(host_error("ovn0"))?
         } else {

@@ -14,7 +14,7 @@ use cni::api::Route as ApiRoute;
 use ipnet::{IpNet, Ipv6Net};
 
 use super::error::{PlugError, Stage};
-use crate::netlink::{self, Link, MAIN_TABLE, Mac, Netlink, Reachability, Route, Scope};
+use crate::netlink::{self, Link, MAIN_TABLE, Mac, Netlink, Pace, Reachability, Route, Scope};
 use crate::sys::{
     EthtoolSocket, Namespace, PacketSocket, gratuitous_arp, unsolicited_neighbour_advertisement, write_sysctl,
 };
@@ -175,7 +175,8 @@ impl Container {
         gateways: &[IpAddr],
         patience: Duration,
     ) -> Result<Vec<IpAddr>, PlugError> {
-        let found = self.reach.resolve_all(link.index, gateways, patience).await.map_err(failed)?;
+        let found =
+            self.reach.resolve_all(link.index, gateways, patience, Pace::Brisk).await.map_err(failed)?;
         Ok(gateways.iter().filter(|gateway| !found.contains_key(gateway)).copied().collect())
     }
 

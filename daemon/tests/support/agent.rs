@@ -35,7 +35,7 @@ pub struct Machine {
     pub api: FakeApi,
     pub url: String,
     pub folder: tempfile::TempDir,
-    controller: Controller,
+    controller: Option<Controller>,
 }
 
 async fn veth(host: &HostNet, name: &str, other: &Namespace, peer: &str) {
@@ -87,7 +87,27 @@ impl Machine {
         text
     }
 
+    /// A node whose br-int is a plain switch, with a gateway behind it and
+    /// somebody who plays ovn-controller.
     pub async fn boot() -> Self {
+        let mut machine = Self::bare().await;
+        let (host, ovs) = (&machine.host, &machine.ovs);
+        let bridge =
+            BridgeSpec { name: BR_INT.into(), datapath_type: "netdev".into(), ..BridgeSpec::default() };
+        ovs.apply(|view| plan::ensure_bridge(view, &bridge)).await.unwrap();
+        veth(host, "gw-port", &machine.gateway, "gw").await;
+        host.ethtool.tx_checksum_off("gw-port").unwrap();
+        let inside = Netlink::in_namespace(&machine.gateway).await.unwrap();
+        give(&inside, "gw", &["10.16.0.1/16", "fd00::1/112", "100.64.0.1/16", "fd00:100::1/112"]).await;
+        wait_view(ovs, "br-int", |view| view.bridge(BR_INT).is_some()).await;
+        let port = PortSpec { bridge: BR_INT.into(), name: "gw-port".into(), ..PortSpec::default() };
+        ovs.apply(|view| plan::ensure_port(view, &port)).await.unwrap();
+        machine.controller = Some(play_ovn_controller(ovs));
+        machine
+    }
+
+    /// A node without br-int: that is ovn-controller's to make.
+    pub async fn bare() -> Self {
         let (namespace, underlay, gateway) = (new_namespace(), new_namespace(), new_namespace());
         let server = Server::vswitch().unwrap();
         let vswitchd = Some(start_vswitchd(&namespace, &server));
@@ -108,23 +128,12 @@ impl Machine {
         let ids = [("system-id", "chassis-1"), ("ovn-bridge-datapath-type", "netdev")];
         let ids = ids.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         ovs.apply(|view| plan::set_root_external_ids(view, &ids)).await.unwrap();
-        let bridge =
-            BridgeSpec { name: BR_INT.into(), datapath_type: "netdev".into(), ..BridgeSpec::default() };
-        ovs.apply(|view| plan::ensure_bridge(view, &bridge)).await.unwrap();
-        veth(&host, "gw-port", &gateway, "gw").await;
-        host.ethtool.tx_checksum_off("gw-port").unwrap();
-        let inside = Netlink::in_namespace(&gateway).await.unwrap();
-        give(&inside, "gw", &["10.16.0.1/16", "fd00::1/112", "100.64.0.1/16", "fd00:100::1/112"]).await;
-        wait_view(&ovs, "br-int", |view| view.bridge(BR_INT).is_some()).await;
-        let port = PortSpec { bridge: BR_INT.into(), name: "gw-port".into(), ..PortSpec::default() };
-        ovs.apply(|view| plan::ensure_port(view, &port)).await.unwrap();
-        let controller = play_ovn_controller(&ovs);
         let (api, url) = FakeApi::start(&underlay, "172.30.0.1");
         api.put("nodes", node_object());
         api.put("subnets", subnet_object("ovn-default", "10.16.0.0/16,fd00::/112", "10.16.0.1,fd00::1"));
         api.put("subnets", subnet_object("join", "100.64.0.0/16,fd00:100::/112", "100.64.0.1,fd00:100::1"));
         let folder = tempfile::tempdir().unwrap();
-        Self { namespace, host, underlay, gateway, server, vswitchd, ovs, api, url, folder, controller }
+        Self { namespace, host, underlay, gateway, server, vswitchd, ovs, api, url, folder, controller: None }
     }
 
     pub fn file(&self, name: &str) -> PathBuf {

@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod api;
+pub mod ovn;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
