@@ -1,8 +1,6 @@
 //! Carries out the plans of [`super::phy`]: the tunnel NIC on its userspace
 //! bridge, and home again.
 
-use std::time::Duration;
-
 use super::NotYet;
 use super::phy::{self, Journal, Step};
 use super::steps::{Initialiser, host_error, no_link, ovs_error};
@@ -62,9 +60,6 @@ impl Initialiser {
         let port = PortSpec { bridge: bridge.clone(), name: nic.name.clone(), ..PortSpec::default() };
         let ovs = &self.inputs.ovs;
         ovs.apply(|view| plan::ensure_bridge(view, &spec)).await.map_err(ovs_error("tunnel"))?;
-        let mut views = ovs.subscribe();
-        let there = views.wait_for(|view| view.bridge(&bridge).is_some());
-        let _ = tokio::time::timeout(Duration::from_secs(1), there).await;
         ovs.apply(|view| plan::ensure_port(view, &port)).await.map_err(ovs_error("tunnel"))?;
         let host = self.host_view().await?;
         let Some(inner) = host.link(&bridge) else {

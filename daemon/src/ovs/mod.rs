@@ -9,11 +9,15 @@
 pub mod plan;
 mod view;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ovsdb::{Endpoint, Event, Operation, OperationResult, Options, Session};
-use tokio::sync::watch;
+use ovsdb::{
+    Endpoint, Event, Operation, OperationResult, Options, Session, TransactError, TransactErrorKind,
+};
+use tokio::sync::{oneshot, watch};
 
 use crate::metrics::Metrics;
 
@@ -44,11 +48,41 @@ pub enum OvsError {
     Raced,
 }
 
+/// What a transaction came to.
+type Outcome = Result<Vec<OperationResult>, TransactError>;
+
+/// Transactions whose replies are on their way. Replies are taken from the
+/// session's ordered stream, after the updates that they caused: when a commit
+/// returns, the view shows it.
+#[derive(Default)]
+struct Pending {
+    next: AtomicU64,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Outcome>>>,
+}
+
+impl Pending {
+    fn enter(&self) -> (u64, oneshot::Receiver<Outcome>) {
+        let tag = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(tag, sender);
+        (tag, receiver)
+    }
+
+    fn settle(&self, tag: u64, outcome: Outcome) {
+        let sender = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&tag);
+        if let Some(sender) = sender {
+            // The call may have been given up.
+            let _ = sender.send(outcome);
+        }
+    }
+}
+
 /// The session with the local OVS database. Cheap to clone.
 #[derive(Clone)]
 pub struct Ovs {
     session: Session,
     views: watch::Receiver<View>,
+    pending: Arc<Pending>,
     metrics: Option<Arc<Metrics>>,
 }
 
@@ -83,6 +117,8 @@ impl Ovs {
         options.max_backoff = Duration::from_millis(500);
         let (session, mut events) = Session::connect(options);
         let (sender, views) = watch::channel(View::default());
+        let pending = Arc::<Pending>::default();
+        let replies = pending.clone();
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 match event {
@@ -100,11 +136,13 @@ impl Ovs {
                         sender.send_modify(View::disconnected);
                     }
                     Event::Resync { reason } => tracing::warn!(reason, "the OVS database is read again"),
-                    Event::Reply { .. } => {}
+                    Event::Reply { tag, result } => replies.settle(tag, result),
                 }
             }
+            // Nobody will answer any more.
+            replies.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
         });
-        Self { session, views, metrics: None }
+        Self { session, views, pending, metrics: None }
     }
 
     /// Measures transactions.
@@ -136,7 +174,8 @@ impl Ovs {
         let _ = views.wait_for(View::is_connected).await;
     }
 
-    /// Runs a transaction; nothing is sent when there is nothing to do. Every
+    /// Runs a transaction; nothing is sent when there is nothing to do. On
+    /// return the view shows what was committed. Every
     /// operation that changes an existing row must have found it, since a
     /// mutation of a missing row succeeds silently.
     ///
@@ -151,7 +190,10 @@ impl Ovs {
             .map(|operation| matches!(operation, Operation::Mutate { .. } | Operation::Update { .. }))
             .collect();
         let started = Instant::now();
-        let outcome = self.session.transact(operations).await;
+        let (tag, reply) = self.pending.enter();
+        self.session.submit(tag, operations);
+        let ended = |_| TransactError::new(TransactErrorKind::Disconnected, "the session ended");
+        let outcome = reply.await.map_err(ended).and_then(|outcome| outcome);
         if let Some(metrics) = &self.metrics {
             metrics.ovs_request(outcome.is_ok(), started.elapsed());
         }

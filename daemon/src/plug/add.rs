@@ -424,30 +424,21 @@ impl Plugger {
             ..PortSpec::default()
         };
         made.port = self.ovs.view().port(host_nic).is_none();
-        self.ovs.apply(|view| plan::ensure_port(view, &spec)).await.map_err(failed)?;
-        // A reply may overtake the view that shows its own commit; a roll-back
-        // must see what it takes away.
-        let mut views = self.ovs.subscribe();
-        let shown = views.wait_for(|view| view.port(host_nic).is_some());
-        let _ = tokio::time::timeout(Duration::from_secs(1), shown).await;
-        Ok(())
+        self.ovs.apply(|view| plan::ensure_port(view, &spec)).await.map_err(failed)
     }
 
     async fn wait_installed(&self, host_nic: &str) -> Result<(), PlugError> {
         let mut views = self.ovs.subscribe();
-        let mut present = false;
         let mut state = Installed::Waiting;
         let wait = async {
             loop {
                 state = views.borrow_and_update().installed(host_nic);
                 match &state {
                     Installed::Yes => return Ok(()),
-                    Installed::Missing if present => {
+                    Installed::Missing => {
                         return Err(failed("the OVS port was removed while ADD waited"));
                     }
-                    // A reply may overtake the view that shows its own commit.
-                    Installed::Missing => {}
-                    Installed::Waiting | Installed::Broken(_) => present = true,
+                    Installed::Waiting | Installed::Broken(_) => {}
                 }
                 if views.changed().await.is_err() {
                     return Err(failed("the OVS session ended"));
