@@ -43,7 +43,7 @@ lint: bootstrap ## Format, clippy, dependency policy, generated files
 
 unit: $(LAB) tools ## Unit, property, golden and integration tests (real daemons, real namespaces)
 	@echo "== unit and integration tests"
-	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test --workspace --exclude e2e
+	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test --workspace --exclude e2e --no-fail-fast
 
 e2e: $(LAB) tools ## End-to-end tests on a lab of their own
 	@echo "== end-to-end tests"
