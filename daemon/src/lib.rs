@@ -1,5 +1,20 @@
 //! Weir's node agent: plugs pods into Open vSwitch and keeps the host's
-//! network state as wanted.
+//! network state as wanted. The binary is `kube-ovn-daemon`.
+//!
+//! ```text
+//!                 ┌─────────────── run ───────────────┐
+//! API server ─▶ kube (watches, snapshots) ─┐          │
+//! OVS database ◀─▶ ovs (views, plans) ─────┼─▶ plug ◀─┼─ server ◀─ CNI executable
+//! kernel ◀─▶ netlink, sys (hostnet) ───────┼─▶ node   │  (chassis, tunnel NIC, ovn0, condition)
+//!                                          └─▶ hostloop ─▶ gateway, firewall; lost interfaces
+//!                          readiness, health, metrics, diagnostics look at all of them
+//! ```
+//!
+//! Everything waits on watch channels: for the controller's annotations, for
+//! `ovn-installed`, for links. Deciding is pure ([`plug::wanted`],
+//! [`ovs::plan`], [`node::tunnel`], [`node::phy`], [`gateway`]); doing is small and
+//! idempotent, so that any of it can be repeated after a crash. No process is
+//! started on the path of a pod. `unsafe` lives in [`sys`] alone.
 
 pub mod changes;
 pub mod diagnostics;

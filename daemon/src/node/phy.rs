@@ -14,7 +14,7 @@
 //!    all end in the same state;
 //! 4. [`restore_plan`] undoes it exactly.
 //!
-//! Planning is pure; [`super::steps`] carries plans out.
+//! Planning is pure; the module `bridge` carries plans out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
