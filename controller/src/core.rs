@@ -17,7 +17,7 @@ use crate::desired::Desired;
 use crate::engine::{Engine, SchemaFacts};
 use crate::facts::{Keep, Kind, ObjectRef, RowKey, Table};
 use crate::io::{Config, Input, Output};
-use crate::publish::{self, Publish};
+use crate::publish::{self, Publish, Source};
 use crate::view::{Compile, UnitKey};
 use crate::world::{ReadKey, World};
 
@@ -105,7 +105,8 @@ impl Core {
         self.settle(now_ms, unix_s);
         let mut outputs = self.commit.outputs(now_ms, &self.desired);
         self.publish.set_active(self.started && self.commit.writing());
-        outputs.extend(self.publish.outputs(now_ms, unix_s, &self.world, &self.engine));
+        let source = Source { world: &self.world, engine: &self.engine, schema: &self.schema };
+        outputs.extend(self.publish.outputs(now_ms, unix_s, &source));
         let wake = [
             self.world.wake_at(now_ms, unix_s).filter(|_| self.started),
             self.commit.wake_at(),
@@ -193,13 +194,16 @@ impl Core {
         for key in self.world.take_changed() {
             self.engine.changed(&self.world, &key);
         }
-        let recompiled = self.engine.run(&self.world, &self.schema);
         let mut units = BTreeSet::new();
-        for change in &recompiled {
-            let touched = self.desired.update(change);
-            self.commit.touch(&self.desired, &change.unit, &touched);
-            self.publish.unit(change);
-            units.insert(change.unit.clone());
+        while let Some(recompiled) = self.engine.run(&self.world, &self.schema) {
+            for change in recompiled {
+                let touched = self.desired.update(&change);
+                self.commit.touch(&self.desired, &change.unit, &touched);
+                if let Some(statement) = &change.statement {
+                    self.publish.unit(&change.unit, statement);
+                }
+                units.insert(change.unit);
+            }
         }
         if first {
             self.commit.start(&self.desired);
@@ -211,7 +215,7 @@ impl Core {
             self.publish.set_committed(&unit, committed, &self.engine);
             let conflict = self.conflict(&unit);
             let error = self.commit.error(&unit).or(conflict.as_deref());
-            self.publish.set_failing(&unit, error, &self.engine);
+            self.publish.set_failing(&unit, error, &self.engine, &self.world);
         }
         self.publish.touched(self.world.take_touched());
     }
@@ -318,7 +322,8 @@ impl Core {
         let mut units: BTreeSet<UnitKey> = self.publish.units_of(object).cloned().collect();
         units.extend(unit_of(object));
         let explained = units.iter().filter_map(|unit| {
-            let facts = self.engine.facts(unit)?;
+            self.engine.facts(unit)?;
+            let facts = self.engine.full(&self.world, &self.schema, unit);
             let rows = facts.rows.iter().map(|fact| {
                 json!({
                     "fact": fact,
@@ -333,7 +338,7 @@ impl Core {
                 "kubernetes": facts.kube,
                 "events": facts.events,
                 "keeps": facts.keeps,
-                "committed": self.commit.committed(unit, facts),
+                "committed": self.commit.committed(unit, &facts),
                 "error": self.commit.error(unit),
                 "reads": self.engine.reads(unit).iter().map(|key| format!("{key:?}")).collect::<Vec<_>>(),
             }))

@@ -96,7 +96,7 @@ impl Bench {
     fn set(&mut self, unit: UnitKey, rows: Vec<RowFact>, members: Vec<MemberFact>) {
         let new = Arc::new(Facts { rows, members, ..Facts::default() });
         let old = self.facts.insert(unit.clone(), new.clone()).unwrap_or_default();
-        let touched = self.desired.update(&Recompiled { unit: unit.clone(), old, new });
+        let touched = self.desired.update(&Recompiled { unit: unit.clone(), old, new, statement: None });
         self.commit.touch(&self.desired, &unit, &touched);
     }
 

@@ -64,7 +64,7 @@ pub struct Desired {
 impl Desired {
     /// Takes over a unit's new facts.
     pub fn update(&mut self, change: &Recompiled) -> Touched {
-        let Recompiled { unit, old, new } = change;
+        let Recompiled { unit, old, new, .. } = change;
         let mut touched = Touched::default();
         let before = by_key(old);
         let after = by_key(new);
@@ -344,7 +344,7 @@ mod tests {
             let unit = UnitKey::Node(unit.into());
             let new = Arc::new(Facts { rows, members, ..Facts::default() });
             let old = self.facts.insert(unit.clone(), new.clone()).unwrap_or_default();
-            self.desired.update(&Recompiled { unit, old, new })
+            self.desired.update(&Recompiled { unit, old, new, statement: None })
         }
     }
 

@@ -6,34 +6,60 @@
 //! declared: each call of [`View`] is recorded, absence too. Compile functions are
 //! pure and total (no indexing, no unwrap: lints), so nothing here guards against
 //! panics.
+//!
+//! Rows and memberships are kept. What a unit states about Kubernetes objects is
+//! ten times as big and looked at a few times in a pod's life, so only its
+//! fingerprint is kept; whoever needs it has it compiled again ([`Engine::full`]).
 
 mod recorder;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::facts::Facts;
+use crate::facts::{EventFact, Facts, ObjectRef};
 use crate::view::{Compile, UnitKey};
 use crate::world::{ReadKey, World};
 
 use recorder::Recorder;
 pub use recorder::SchemaFacts;
 
+/// Units compiled in one portion.
+const PORTION: usize = 256;
+
 /// A unit whose facts changed.
 pub struct Recompiled {
     /// The unit.
     pub unit: UnitKey,
-    /// Its facts before, empty for a new unit.
+    /// Its rows, memberships and keeps before, empty for a new unit.
     pub old: Arc<Facts>,
-    /// Its facts now, empty for a unit whose object is gone.
+    /// The same now, empty for a unit whose object is gone.
     pub new: Arc<Facts>,
+    /// What it states about Kubernetes objects, if that changed.
+    pub statement: Option<Statement>,
+}
+
+/// A changed statement about Kubernetes objects.
+pub struct Statement {
+    /// Objects that the unit spoke about before.
+    pub objects_before: Box<[ObjectRef]>,
+    /// Fingerprints of the events it stated before.
+    pub events_before: Box<[u64]>,
+    /// All facts now.
+    pub facts: Arc<Facts>,
 }
 
 struct Unit {
     reads: Box<[u32]>,
+    /// Rows, memberships, keeps.
     facts: Arc<Facts>,
+    /// Objects that it speaks about.
+    objects: Box<[ObjectRef]>,
+    /// Fingerprints of its Kubernetes facts and events.
+    kube: u64,
+    events: Box<[u64]>,
 }
 
 struct Read {
@@ -92,38 +118,55 @@ impl Engine {
         self.dirty.insert(unit);
     }
 
-    /// Compiles what is marked, in key order. Returns the units whose facts changed.
-    pub fn run(&mut self, world: &World, schema: &SchemaFacts) -> Vec<Recompiled> {
+    /// Compiles what is marked, in key order and in portions: a restart would else
+    /// hold all facts of the cluster at once. `None` when nothing is marked;
+    /// otherwise the units whose facts changed.
+    pub fn run(&mut self, world: &World, schema: &SchemaFacts) -> Option<Vec<Recompiled>> {
+        if self.dirty.is_empty() {
+            return None;
+        }
         let mut out = Vec::new();
-        for unit in std::mem::take(&mut self.dirty) {
+        for _ in 0..PORTION {
+            let Some(unit) = self.dirty.pop_first() else { break };
             let recorder = Recorder::new(world, schema);
-            let new = (self.compile)(&recorder, &unit);
+            let full = (self.compile)(&recorder, &unit);
             let reads = recorder.into_reads();
             self.compiled += 1;
-            let old = self.store(world, &unit, reads, new);
-            match old {
-                (old, Some(new)) => out.push(Recompiled { unit, old, new }),
-                (_, None) => self.unchanged += 1,
+            match self.store(world, &unit, reads, full) {
+                Some(change) => out.push(change),
+                None => self.unchanged += 1,
             }
         }
-        out
+        Some(out)
     }
 
-    /// Stores the result; returns the old facts, and the new ones if they differ.
+    /// Stores the result; `None` when the facts are the same as before.
     fn store(
         &mut self,
         world: &World,
         unit: &UnitKey,
         reads: BTreeSet<ReadKey>,
-        new: Facts,
-    ) -> (Arc<Facts>, Option<Arc<Facts>>) {
+        full: Facts,
+    ) -> Option<Recompiled> {
         let known = self.ids.get(unit).copied();
-        let old = known
-            .and_then(|id| self.units.get(id as usize)?.as_ref())
-            .map(|(_, u)| u.facts.clone())
-            .unwrap_or_default();
-        let same = *old == new;
-        if new == Facts::default() && !exists(world, unit) {
+        let before = known.and_then(|id| self.units.get_mut(id as usize)?.as_mut()).map(|(_, u)| u);
+        let (old, objects, kube, events) = match before {
+            Some(u) => {
+                (u.facts.clone(), std::mem::take(&mut u.objects), u.kube, std::mem::take(&mut u.events))
+            }
+            None => (Arc::default(), Box::default(), 0, Box::default()),
+        };
+        let gone = full == Facts::default() && !exists(world, unit);
+        let now = Fingerprints::of(&full);
+        let same = (old.rows == full.rows) && (old.members == full.members) && (old.keeps == full.keeps);
+        let spoken = kube != now.kube || events != now.events;
+        let new = if same {
+            old.clone()
+        } else {
+            let Facts { rows, members, keeps, .. } = full.clone();
+            Arc::new(Facts { rows, members, keeps, ..Facts::default() })
+        };
+        if gone {
             if let Some(id) = known {
                 self.unlink(id);
                 self.ids.remove(unit);
@@ -132,26 +175,47 @@ impl Engine {
                 }
                 self.free_units.push(id);
             }
-            return (old, (!same).then(Arc::default));
-        }
-        let facts = if same { old.clone() } else { Arc::new(new) };
-        let id = match known {
-            Some(id) => {
-                self.unlink(id);
-                id
+        } else {
+            let id = match known {
+                Some(id) => {
+                    self.unlink(id);
+                    id
+                }
+                None => {
+                    let id = take_slot(&mut self.free_units, &mut self.units);
+                    self.ids.insert(unit.clone(), id);
+                    id
+                }
+            };
+            let reads: Box<[u32]> = reads.into_iter().map(|key| self.link(key, id)).collect();
+            self.edges += reads.len();
+            let Fingerprints { objects, kube, events } = now;
+            if let Some(slot) = self.units.get_mut(id as usize) {
+                *slot = Some((unit.clone(), Unit { reads, facts: new.clone(), objects, kube, events }));
             }
-            None => {
-                let id = take_slot(&mut self.free_units, &mut self.units);
-                self.ids.insert(unit.clone(), id);
-                id
-            }
-        };
-        let reads: Box<[u32]> = reads.into_iter().map(|key| self.link(key, id)).collect();
-        self.edges += reads.len();
-        if let Some(slot) = self.units.get_mut(id as usize) {
-            *slot = Some((unit.clone(), Unit { reads, facts: facts.clone() }));
         }
-        (old, (!same).then_some(facts))
+        let statement = spoken.then(|| Statement {
+            objects_before: objects,
+            events_before: events,
+            facts: Arc::new(full),
+        });
+        (!same || spoken).then(|| Recompiled { unit: unit.clone(), old, new, statement })
+    }
+
+    /// All facts of a unit, compiled again. The same as at the last run, since
+    /// compile is a pure function of what the world then showed and still shows.
+    pub fn full(&self, world: &World, schema: &SchemaFacts, unit: &UnitKey) -> Facts {
+        if self.ids.contains_key(unit) {
+            (self.compile)(&Recorder::new(world, schema), unit)
+        } else {
+            Facts::default()
+        }
+    }
+
+    /// Objects that a unit speaks about.
+    pub fn objects(&self, unit: &UnitKey) -> &[ObjectRef] {
+        let slot = self.ids.get(unit).and_then(|id| self.units.get(*id as usize)?.as_ref());
+        slot.map_or(&[], |(_, u)| &u.objects)
     }
 
     fn link(&mut self, key: ReadKey, unit: u32) -> u32 {
@@ -188,7 +252,7 @@ impl Engine {
         }
     }
 
-    /// Facts of a unit.
+    /// Rows, memberships and keeps of a unit.
     pub fn facts(&self, unit: &UnitKey) -> Option<&Arc<Facts>> {
         let id = self.ids.get(unit)?;
         self.units.get(*id as usize)?.as_ref().map(|(_, u)| &u.facts)
@@ -236,6 +300,49 @@ fn take_slot<T>(free: &mut Vec<u32>, slots: &mut Vec<Option<T>>) -> u32 {
         slots.push(None);
         u32::try_from(slots.len() - 1).unwrap_or(u32::MAX)
     })
+}
+
+/// What is kept of the facts about Kubernetes objects.
+struct Fingerprints {
+    objects: Box<[ObjectRef]>,
+    kube: u64,
+    events: Box<[u64]>,
+}
+
+impl Fingerprints {
+    fn of(facts: &Facts) -> Self {
+        let objects = facts.kube.iter().map(|fact| &fact.object);
+        let objects: BTreeSet<_> = objects.chain(facts.events.iter().map(|event| &event.object)).collect();
+        Self {
+            objects: objects.into_iter().cloned().collect(),
+            kube: if facts.kube.is_empty() { 0 } else { fingerprint(&facts.kube) },
+            events: facts.events.iter().map(event_fingerprint).collect(),
+        }
+    }
+}
+
+/// Identity of an event's text.
+pub fn event_fingerprint(event: &EventFact) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    event.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn fingerprint(value: &impl serde::Serialize) -> u64 {
+    struct Sink(DefaultHasher);
+    impl std::io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.write(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut sink = Sink(DefaultHasher::new());
+    // Facts serialise without fail, and the sink takes everything.
+    let _ = serde_json::to_writer(&mut sink, value);
+    sink.0.finish()
 }
 
 /// The object that the unit is about exists (units that flags demand always do).

@@ -53,8 +53,11 @@ impl Bench {
         for key in self.world.take_changed() {
             self.engine.changed(&self.world, &key);
         }
-        let changed = self.engine.run(&self.world, &SchemaFacts::default());
-        changed.into_iter().map(|change| change.unit).collect()
+        let mut units = Vec::new();
+        while let Some(changed) = self.engine.run(&self.world, &SchemaFacts::default()) {
+            units.extend(changed.into_iter().map(|change| change.unit));
+        }
+        units
     }
 }
 

@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::engine::{Engine, Recompiled};
-use crate::facts::{EventFact, Fields, Gate, Kind, ObjectRef};
+use crate::engine::{Engine, SchemaFacts, Statement};
+use crate::facts::{EventFact, Facts, Fields, Gate, Kind, ObjectRef};
 use crate::io::{KubeError, KubeWrite, Output};
 use crate::view::UnitKey;
 use crate::world::World;
@@ -33,6 +33,8 @@ const IN_FLIGHT: usize = 64;
 /// Objects compared in one call at most; the rest waits for the next, so that a
 /// new leader with a big cluster serves new pods meanwhile.
 const LOOKS: usize = 1000;
+/// Units whose facts are kept at hand at most.
+const RECENT: usize = 2048;
 /// Class of objects that are looked at only because we became the leader.
 const BACKGROUND: u8 = 2;
 /// How long an acknowledged write is believed without being seen.
@@ -76,6 +78,22 @@ struct Flight {
     write: KubeWrite,
 }
 
+/// Where publish looks facts and objects up.
+pub struct Source<'a> {
+    /// Objects.
+    pub world: &'a World,
+    /// Facts.
+    pub engine: &'a Engine,
+    /// What compile may know about the database.
+    pub schema: &'a SchemaFacts,
+}
+
+impl Source<'_> {
+    fn facts(&self, unit: &UnitKey) -> Arc<Facts> {
+        Arc::new(self.engine.full(self.world, self.schema, unit))
+    }
+}
+
 /// The stage.
 #[derive(Default)]
 pub struct Publish {
@@ -84,6 +102,9 @@ pub struct Publish {
     /// Units with rows that are not in the database yet.
     open: BTreeSet<UnitKey>,
     failing: BTreeMap<UnitKey, String>,
+    /// Facts of units whose objects are being brought in line; those of all others
+    /// are compiled again when needed.
+    recent: BTreeMap<UnitKey, Arc<Facts>>,
     states: BTreeMap<ObjectRef, State>,
     dirty: BTreeMap<(u8, u64), ObjectRef>,
     places: BTreeMap<ObjectRef, (u8, u64)>,
@@ -116,11 +137,11 @@ impl Publish {
         }
     }
 
-    /// A unit changed its facts.
-    pub fn unit(&mut self, change: &Recompiled) {
-        let Recompiled { unit, old, new } = change;
-        let before: BTreeSet<&ObjectRef> = old.kube.iter().map(|fact| &fact.object).collect();
-        let after: BTreeSet<&ObjectRef> = new.kube.iter().map(|fact| &fact.object).collect();
+    /// A unit changed what it states about objects.
+    pub fn unit(&mut self, unit: &UnitKey, statement: &Statement) {
+        let facts = &statement.facts;
+        let before: BTreeSet<&ObjectRef> = statement.objects_before.iter().collect();
+        let after: BTreeSet<&ObjectRef> = facts.kube.iter().map(|fact| &fact.object).collect();
         for object in before.difference(&after) {
             if let Some(units) = self.units_of.get_mut(*object) {
                 units.remove(unit);
@@ -132,13 +153,17 @@ impl Publish {
         for object in &after {
             self.units_of.entry((*object).clone()).or_default().insert(unit.clone());
         }
-        if old.kube != new.kube {
-            for object in before.union(&after) {
-                self.mark((*object).clone());
-            }
+        for object in before.union(&after) {
+            self.mark((*object).clone());
         }
-        if old.events != new.events {
-            self.unit_events(change);
+        self.unit_events(unit, statement);
+        if after.is_empty() {
+            self.recent.remove(unit);
+        } else {
+            self.recent.insert(unit.clone(), facts.clone());
+            if self.recent.len() > RECENT {
+                self.recent.pop_first();
+            }
         }
     }
 
@@ -151,14 +176,14 @@ impl Publish {
     }
 
     /// Why a unit's rows can't be written, or `None`.
-    pub fn set_failing(&mut self, unit: &UnitKey, error: Option<&str>, engine: &Engine) {
+    pub fn set_failing(&mut self, unit: &UnitKey, error: Option<&str>, engine: &Engine, world: &World) {
         if self.failing.get(unit).map(String::as_str) == error {
             return;
         }
         match error {
             Some(error) => {
                 self.failing.insert(unit.clone(), error.to_owned());
-                self.outbox.extend(failure_event(unit, error, engine));
+                self.outbox.extend(failure_event(unit, error, world));
             }
             None => {
                 self.failing.remove(unit);
@@ -171,12 +196,8 @@ impl Publish {
     }
 
     fn mark_unit(&mut self, unit: &UnitKey, engine: &Engine) {
-        let Some(facts) = engine.facts(unit) else { return };
-        for fact in &facts.kube {
-            self.mark(fact.object.clone());
-        }
-        for event in &facts.events {
-            self.mark(event.object.clone());
+        for object in engine.objects(unit) {
+            self.mark(object.clone());
         }
     }
 
@@ -252,7 +273,7 @@ impl Publish {
     }
 
     /// What to send now.
-    pub fn outputs(&mut self, now_ms: u64, unix_s: i64, world: &World, engine: &Engine) -> Vec<Output> {
+    pub fn outputs(&mut self, now_ms: u64, unix_s: i64, source: &Source<'_>) -> Vec<Output> {
         let mut outputs = Vec::new();
         if !self.active {
             return outputs;
@@ -271,7 +292,7 @@ impl Publish {
             debug_assert_eq!(self.places.get(&object), Some(&place));
             self.places.remove(&object);
             let now = now.get_or_insert_with(|| rfc3339(unix_s));
-            if let Some(write) = self.look(now_ms, now, &object, world, engine) {
+            if let Some(write) = self.look(now_ms, now, &object, source) {
                 match &write {
                     KubeWrite::Create { .. } => self.counters.creates += 1,
                     KubeWrite::Patch { .. } => self.counters.patches += 1,
@@ -291,15 +312,8 @@ impl Publish {
     }
 
     /// Compares one object with the facts about it.
-    fn look(
-        &mut self,
-        now_ms: u64,
-        now: &str,
-        object: &ObjectRef,
-        world: &World,
-        engine: &Engine,
-    ) -> Option<KubeWrite> {
-        let watched = world.find(object).map(|o| Observed::of(&o));
+    fn look(&mut self, now_ms: u64, now: &str, object: &ObjectRef, source: &Source<'_>) -> Option<KubeWrite> {
+        let watched = source.world.find(object).map(|o| Observed::of(&o));
         let state = self.states.entry(object.clone()).or_default();
         if state.in_flight.is_some() {
             return None;
@@ -318,7 +332,7 @@ impl Publish {
         }
         let seen = effective(state.believed.as_ref().map(|(b, _)| b), watched);
         let believing = state.believed.is_some();
-        let plan = self.plan(object, seen.as_ref(), now, engine);
+        let plan = self.plan(object, seen.as_ref(), now, source);
         if plan.drift {
             self.drift.insert(object.clone());
         } else {
@@ -327,6 +341,9 @@ impl Publish {
         let write = first_write(object, seen.as_ref(), &plan, believing);
         if write.is_none() && plan.is_empty() {
             self.old_news(object);
+            for unit in self.units_of.get(object).into_iter().flatten().filter(|u| !self.open.contains(*u)) {
+                self.recent.remove(unit);
+            }
             if self.states.get(object).is_some_and(|s| s.believed.is_none() && s.failures == 0) {
                 self.states.remove(object);
             }
@@ -334,12 +351,17 @@ impl Publish {
         write
     }
 
-    fn plan(&self, object: &ObjectRef, seen: Option<&Observed>, now: &str, engine: &Engine) -> Plan {
-        let units = self.units_of.get(object).into_iter().flatten();
+    fn plan(&self, object: &ObjectRef, seen: Option<&Observed>, now: &str, source: &Source<'_>) -> Plan {
+        let facts: Vec<(&UnitKey, Arc<Facts>)> = self
+            .units_of
+            .get(object)
+            .into_iter()
+            .flatten()
+            .map(|unit| (unit, self.recent.get(unit).cloned().unwrap_or_else(|| source.facts(unit))))
+            .collect();
         let mut fields: Vec<&Fields> = Vec::new();
-        for unit in units {
-            let Some(facts) = engine.facts(unit) else { continue };
-            let open = self.open.contains(unit);
+        for (unit, facts) in &facts {
+            let open = self.open.contains(*unit);
             let here = facts.kube.iter().filter(|fact| {
                 fact.object == *object
                     && (fact.gate == Gate::Now || !open)

@@ -2,22 +2,23 @@
 //! wrote something (a restart repeats nothing); warnings are always said.
 
 use super::Publish;
-use crate::engine::{Engine, Recompiled};
+use crate::engine::{Statement, event_fingerprint};
 use crate::facts::{EventFact, Gate, Kind, ObjectRef};
 use crate::view::UnitKey;
+use crate::world::World;
 
 impl Publish {
-    pub(super) fn unit_events(&mut self, change: &Recompiled) {
-        let Recompiled { unit, old, new } = change;
-        for event in old.events.iter().filter(|event| !new.events.contains(event)) {
-            if let Some(unsaid) = self.unsaid.get_mut(&event.object) {
-                unsaid.retain(|(by, other)| by != unit || other != event);
+    pub(super) fn unit_events(&mut self, unit: &UnitKey, statement: &Statement) {
+        let Statement { objects_before, events_before, facts } = statement;
+        for object in objects_before {
+            if let Some(unsaid) = self.unsaid.get_mut(object) {
+                unsaid.retain(|(by, event)| by != unit || facts.events.contains(event));
                 if unsaid.is_empty() {
-                    self.unsaid.remove(&event.object);
+                    self.unsaid.remove(object);
                 }
             }
         }
-        for event in new.events.iter().filter(|event| !old.events.contains(event)) {
+        for event in facts.events.iter().filter(|e| !events_before.contains(&event_fingerprint(e))) {
             self.unsaid.entry(event.object.clone()).or_default().push((unit.clone(), event.clone()));
             self.mark(event.object.clone());
         }
@@ -67,13 +68,12 @@ pub(super) fn object_of(unit: &UnitKey) -> Option<ObjectRef> {
 }
 
 /// Pods and nodes have no condition of ours; they get a warning.
-pub(super) fn failure_event(unit: &UnitKey, error: &str, engine: &Engine) -> Option<EventFact> {
+pub(super) fn failure_event(unit: &UnitKey, error: &str, world: &World) -> Option<EventFact> {
     if !matches!(unit, UnitKey::Pod(..) | UnitKey::Node(_)) {
         return None;
     }
     let object = object_of(unit)?;
-    let facts = engine.facts(unit)?;
-    let uid = facts.kube.iter().find(|fact| fact.object == object).and_then(|fact| fact.uid.clone());
+    let uid = world.find(&object).map(|o| o.meta().uid.clone());
     let message = format!("rows of {object} can't be written: {error}");
     Some(EventFact {
         object,
