@@ -32,7 +32,7 @@ impl Inventory {
             // Link numbers and peers' numbers differ from boot to boot.
             lines("links", "ip -o link | sed -E 's/^[0-9]+: ([^:@]+).*/\\1/'")?;
             lines("routes", "ip route; ip -6 route | sed 's/ expires.*//'")?;
-            lines("namespaces", "ls /run/netns 2>/dev/null || true")?;
+            lines("namespaces", NAMESPACES)?;
             lines("sets", "ipset save | grep ovn || true")?;
             // kube-proxy's own rules follow Services and are none of ours.
             lines("rules", "iptables-save | grep -E 'OVN|ovn' ; ip6tables-save | grep -E 'OVN|ovn' || true")?;
@@ -77,6 +77,15 @@ impl Inventory {
         })
     }
 }
+
+/// Network namespaces that have a link beside `lo`, which is what a network can
+/// leak. A container runtime that is killed at the wrong instant leaves a plain
+/// file or an empty namespace of its own behind; that is nobody else's to remove.
+const NAMESPACES: &str = r#"
+for namespace in $(awk '$3 == "nsfs" {print $2}' /proc/mounts); do
+  nsenter --net="$namespace" ip -o link | grep -qv ': lo:' && echo "$namespace"
+done || true
+"#;
 
 /// Rows by the text that identifies them; rows of a table without a name by
 /// their whole content.
