@@ -14,7 +14,7 @@ use crds::{keys, names};
 use ovsdb::Value;
 
 use super::rows;
-use crate::facts::{Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey, Table};
+use crate::facts::{EventFact, Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey, Table};
 use crate::io::Config;
 use crate::ipam::is_machine;
 use crate::view::{Lease, LeaseState, PodView, SubnetView, View};
@@ -54,8 +54,32 @@ pub(super) fn compile(view: &dyn View, namespace: &Arc<str>, name: &Arc<str>) ->
     if !pod.terminating && subnet.invalid.is_none() {
         let fields = annotations(view, &pod, &subnet, lease, placed);
         rows::kube(&mut facts, &object, &pod.uid, Gate::Committed, fields);
+        if placed {
+            allocated(&object, &pod, lease, &mut facts);
+        }
     }
     facts
+}
+
+/// The event of contract §8.8. Publish says it only to pods that it writes to, so a
+/// restart repeats none.
+fn allocated(object: &ObjectRef, pod: &PodView, lease: &Lease, facts: &mut Facts) {
+    let message = format!(
+        "provider={} subnet={} ip={} mac={} logicalSwitchPort={}",
+        keys::DEFAULT_PROVIDER,
+        lease.subnet,
+        rows::joined(lease, ","),
+        lease.mac,
+        lease.port
+    );
+    facts.events.push(EventFact {
+        object: object.clone(),
+        uid: Some(pod.uid.clone()),
+        warning: false,
+        reason: "PodNetworkAllocated".into(),
+        message: message.into(),
+        gate: Gate::Committed,
+    });
 }
 
 fn logical_port(pod: &PodView, namespace: &str, name: &str, lease: &Lease, facts: &mut Facts) {

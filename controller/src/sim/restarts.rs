@@ -49,6 +49,9 @@ fn pods_come_up_with_one_create_and_one_patch() {
         assert_eq!(about("create", &format!("IP {name}.web")), 1);
         assert_eq!(about("patch", &format!("IP {name}.web")), 0, "{:#?}", bench.api.writes);
         assert_eq!(about("patch", &format!("Pod web/{name}")), 1, "{:#?}", bench.api.writes);
+        let events = bench.processes[0].events.iter().filter(|event| event.object == pod("web", &name));
+        let said: Vec<&str> = events.map(|event| &*event.reason).collect();
+        assert_eq!(said, ["PodNetworkAllocated"], "said once, when it is true");
     }
 }
 
