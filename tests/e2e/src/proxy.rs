@@ -1,6 +1,7 @@
 //! The counting proxy between the controller and the northbound database.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -48,8 +49,7 @@ impl<'a> Proxy<'a> {
         wait_for("the proxy", Duration::from_secs(10), || {
             Ok(if proxy.log.is_file() { Look::Ready(()) } else { Look::NotYet("not listening".into()) })
         })?;
-        let variable = format!("OVN_NB_ADDR=tcp:{}", plan::socket(address, PORT));
-        cluster.kubectl(&["-n", SYSTEM, "set", "env", "deployment/kube-ovn-controller", &variable])?;
+        send_controller_to(cluster, address, PORT)?;
         Ok(proxy)
     }
 
@@ -76,26 +76,49 @@ impl<'a> Proxy<'a> {
     /// Whether a transaction does nothing but write the epoch token of a new leader.
     pub fn is_epoch_token(parameters: &Value) -> bool {
         let changes = Self::changes(parameters);
-        changes.iter().all(|operation| operation["table"] == "NB_Global")
+        !changes.is_empty()
+            && changes.iter().all(|operation| operation["table"] == "NB_Global")
             && parameters.to_string().contains("weir-epoch")
     }
+}
+
+/// Tells the controller where its northbound database is; a new one starts.
+fn send_controller_to(cluster: &Cluster, address: IpAddr, port: u16) -> Result<()> {
+    let variable = format!("OVN_NB_ADDR=tcp:{}", plan::socket(address, port));
+    cluster.kubectl(&["-n", SYSTEM, "set", "env", "deployment/kube-ovn-controller", &variable]).map(drop)
 }
 
 impl Drop for Proxy<'_> {
     fn drop(&mut self) {
         // The controller goes straight to the database again.
-        let variable = "OVN_NB_ADDR-";
-        let master = self.cluster.master();
-        let restore = master.and_then(|master| {
+        let restore = self.cluster.master().and_then(|master| {
             let address = self.cluster.lab.plan.primary(plan::Net::Management, master.host());
-            let value = format!("OVN_NB_ADDR=tcp:{}", plan::socket(address, UPSTREAM));
-            self.cluster.kubectl(&["-n", SYSTEM, "set", "env", "deployment/kube-ovn-controller", &value])?;
+            send_controller_to(self.cluster, address, UPSTREAM)?;
             self.cluster.wait_system("kube-ovn-controller", 1)
         });
         if let Err(error) = restore {
-            eprintln!("proxy: could not restore {variable}: {error:#}");
+            eprintln!("proxy: the controller could not be sent back to the database: {error:#}");
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::Proxy;
+
+    #[test]
+    fn only_a_written_token_is_a_token() {
+        let fence = json!({"op": "wait", "table": "NB_Global", "where": [["external_ids", "includes",
+            ["map", [["weir-epoch", "t"]]]]]});
+        let token = json!({"op": "mutate", "table": "NB_Global", "mutations": [["external_ids", "insert",
+            ["map", [["weir-epoch", "t"]]]]]});
+        let port = json!({"op": "insert", "table": "Logical_Switch_Port", "row": {}});
+        assert!(Proxy::is_epoch_token(&json!(["OVN_Northbound", token])));
+        assert!(!Proxy::is_epoch_token(&json!(["OVN_Northbound", fence])), "nothing is written");
+        assert!(!Proxy::is_epoch_token(&json!(["OVN_Northbound", fence, port])));
     }
 }
