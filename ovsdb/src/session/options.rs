@@ -1,0 +1,77 @@
+//! What a session is told when it starts.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::endpoint::Endpoint;
+
+/// How to connect and what to follow.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Servers, tried in turn.
+    pub endpoints: Vec<Endpoint>,
+    /// Database, for instance `OVN_Northbound`.
+    pub database: String,
+    /// Wanted columns by table; an empty list wants all. Those the server lacks are
+    /// dropped and reported in [`Event::Connected`]. Without any table nothing is
+    /// monitored and the session only transacts.
+    pub tables: BTreeMap<String, Vec<String>>,
+    /// Columns (table, column) to index beside the schema's own indexes.
+    pub indexes: Vec<(String, String)>,
+    /// Use only the leader of a clustered database: for writers.
+    pub leader_only: bool,
+    /// An idle connection without a sign of life for this long is given up; half of
+    /// it passes before the server is probed. While requests are in flight the
+    /// server may be busy with them, so then `request_timeout` decides; a TCP peer
+    /// whose kernel does not acknowledge is given up within this interval anyway.
+    /// If the initial load took long, up to twice its time is allowed. Zero switches
+    /// probing off.
+    pub probe_interval: Duration,
+    /// Bound of one attempt to connect.
+    pub connect_timeout: Duration,
+    /// Bound of every request. The initial load may take a multiple of it when
+    /// it timed out before, so that a big database on a slow machine gets loaded.
+    pub request_timeout: Duration,
+    /// Longest pause between rounds over all endpoints.
+    pub max_backoff: Duration,
+    /// Row changes that may wait for a slow consumer before they collapse.
+    pub max_queued_changes: usize,
+    /// Names this client in logs and as monitor id.
+    pub client_name: String,
+}
+
+impl Options {
+    /// Options with the defaults: any server, probes within 5 s, connects within
+    /// 3 s, requests within 10 s.
+    pub fn new(endpoints: Vec<Endpoint>, database: impl Into<String>) -> Self {
+        Self {
+            endpoints,
+            database: database.into(),
+            tables: BTreeMap::new(),
+            indexes: Vec::new(),
+            leader_only: false,
+            probe_interval: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(3),
+            request_timeout: Duration::from_secs(10),
+            max_backoff: Duration::from_secs(2),
+            max_queued_changes: 100_000,
+            client_name: "weir".into(),
+        }
+    }
+    /// Adds a table and its wanted columns (none: all).
+    pub fn table<'a>(mut self, table: &str, columns: impl IntoIterator<Item = &'a str>) -> Self {
+        self.tables.entry(table.into()).or_default().extend(columns.into_iter().map(str::to_owned));
+        self
+    }
+    /// Declares an index on a column.
+    pub fn index(mut self, table: &str, column: &str) -> Self {
+        self.indexes.push((table.into(), column.into()));
+        self
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new(Vec::new(), "")
+    }
+}
