@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ovsdb::testing::northbound;
-use ovsdb::testing::real::Server;
+use ovsdb::testing::real::{Cluster, Server};
 use ovsdb::{Event, Operation, Options, Session, TransactErrorKind, Uuid, Value};
 use serde_json::json;
 use support::fake::{Fake, Proxy};
@@ -275,8 +275,8 @@ async fn a_converted_schema_is_followed_on_the_same_connection() {
 
 #[tokio::test]
 async fn a_writer_follows_the_leader() {
-    let mut cluster = Server::northbound_cluster(3).unwrap();
-    let mut options = options(cluster.iter().map(Server::endpoint).collect());
+    let mut cluster = Cluster::northbound(3).unwrap();
+    let mut options = options(cluster.endpoints());
     options.leader_only = true;
     let (session, mut events) = Session::connect(options.clone());
     let mut model = Model::default();
@@ -285,8 +285,8 @@ async fn a_writer_follows_the_leader() {
     let Event::Updated { changes, .. } = next(&mut events).await else { panic!("no update") };
     model.apply(&changes);
     let leader = session.state().endpoint.unwrap();
-    let position = cluster.iter().position(|s| s.endpoint() == leader).unwrap();
-    cluster[position].kill();
+    let position = cluster.position(&leader).unwrap();
+    cluster.member_mut(position).kill();
     disconnected(&mut events).await;
     let mut names = 0;
     session.transact(vec![switch("two")]).await.unwrap();
