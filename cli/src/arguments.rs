@@ -15,6 +15,7 @@ use crate::manifests::Options;
         weir manifests --ovn-db-ips 192.0.2.1 | kubectl apply --server-side -f -   install\n  \
         weir status                                    is everything loaded, connected, led?\n  \
         weir explain pod web/a-0                       what a pod became, and why\n  \
+        weir plan                                      what would change in the database\n  \
         weir nbctl show                                the logical network\n  \
         weir vsctl NODE show                           the switch of a node\n\n\
         As a kubectl plugin (a link named kubectl-ko on the PATH): kubectl ko nbctl show"
@@ -58,6 +59,20 @@ pub(crate) enum Command {
     Status(Status),
     /// Show what became of an object: rows, memberships, fields, and the unit that made each
     Explain(Explain),
+    /// Show which rows of the northbound database the controller would change now
+    #[command(
+        after_help = "One line a row or membership. Empty when the database is as it should be. A controller \
+        that does not lead says what it would do if it did: this is how a take-over is looked at beforehand."
+    )]
+    Plan(Controller),
+    /// Check that what the controller keeps step by step equals what it would compile from nothing
+    #[command(
+        after_help = "Everything is compiled anew and compared: projections, rows, memberships, what is pending \
+        and what is to be published. Ends with 1 when something differs, which is a bug of Weir: please report the \
+        lines, and restart the controller, which heals it. The controller stands still meanwhile, about a second per \
+        20,000 pods."
+    )]
+    Verify(Controller),
     /// Print changes as they happen, one a line
     Watch(Watch),
 }
@@ -92,6 +107,24 @@ pub(crate) struct Whom {
     /// Print JSON as it came
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Which controller to ask.
+#[derive(Debug, Args)]
+pub(crate) struct Controller {
+    /// Ask at this unix socket instead of in the cluster
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Print JSON as it came
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Controller {
+    /// The leading controller, or the one at the socket.
+    pub(crate) fn whom(&self) -> Whom {
+        Whom { node: None, socket: self.socket.clone(), json: self.json }
+    }
 }
 
 /// Options of `status`.

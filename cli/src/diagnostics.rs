@@ -1,4 +1,4 @@
-//! `status`, `explain` and `watch`.
+//! `status`, `explain`, `plan`, `verify` and `watch`.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use jsonrpsee::core::params::ObjectParams;
 use jsonrpsee::rpc_params;
 use serde_json::Value;
 
-use crate::arguments::{Explain, Status, Watch, Whom};
+use crate::arguments::{Controller, Explain, Status, Watch, Whom};
 use crate::kubectl::Cluster;
 use crate::rpc;
 use crate::target::{self, Target};
@@ -23,7 +23,8 @@ const WEIR: &str = "/kube-ovn/weir";
 /// `weir status`.
 pub(crate) fn status(cluster: &Cluster, options: &Status) -> Result<ExitCode> {
     ask(cluster, &options.whom, &["status"], async |client| {
-        show(&client.request("status", rpc_params![]).await?, options.whom.json)
+        show(&client.request("status", rpc_params![]).await?, options.whom.json)?;
+        Ok(ExitCode::SUCCESS)
     })
 }
 
@@ -35,8 +36,67 @@ pub(crate) fn explain(cluster: &Cluster, options: &Explain) -> Result<ExitCode> 
         params.insert("kind", &options.kind)?;
         params.insert("namespace", namespace)?;
         params.insert("name", name)?;
-        show(&client.request("explain", params).await?, options.whom.json)
+        show(&client.request("explain", params).await?, options.whom.json)?;
+        Ok(ExitCode::SUCCESS)
     })
+}
+
+/// `weir plan`.
+pub(crate) fn plan(cluster: &Cluster, options: &Controller) -> Result<ExitCode> {
+    ask(cluster, &options.whom(), &["plan"], async |client| {
+        let answer: Value = client.request("plan", rpc_params![]).await?;
+        if options.json {
+            show(&answer, true)?
+        } else {
+            crate::print(&planned(&answer))?
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// The plan, one change a line.
+fn planned(answer: &Value) -> String {
+    let lines: Vec<&str> = answer.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    match lines.as_slice() {
+        [] => "nothing to change: the northbound database is as it should be\n".to_owned(),
+        lines => lines.iter().map(|line| format!("{line}\n")).collect(),
+    }
+}
+
+/// `weir verify`.
+pub(crate) fn verify(cluster: &Cluster, options: &Controller) -> Result<ExitCode> {
+    ask(cluster, &options.whom(), &["verify"], async |client| {
+        let answer: Value = client.request("verify", rpc_params![]).await?;
+        if options.json {
+            show(&answer, true)?
+        } else {
+            crate::print(&verified(&answer))?
+        }
+        let fine = answer["verified"] == true && answer["differences"] == 0;
+        Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    })
+}
+
+/// The result of a verification in words.
+fn verified(answer: &Value) -> String {
+    if answer["verified"] != true {
+        return "nothing to verify yet: the controller has not loaded everything, see `weir status`\n"
+            .to_owned();
+    }
+    let (units, seconds) = (&answer["units"], answer["seconds"].as_f64().unwrap_or_default());
+    if answer["differences"] == 0 {
+        return format!("{units} units compiled anew in {seconds:.2} s, no difference\n");
+    }
+    let mut text = format!(
+        "{} differences in {units} units: this is a bug of Weir. Please report the lines below; restarting the \
+         controller heals it.\n",
+        answer["differences"]
+    );
+    let first = answer["first"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    first.for_each(|line| {
+        let _ = writeln!(text, "{line}");
+    });
+    text
 }
 
 /// `weir watch`.
@@ -58,7 +118,7 @@ fn ask(
     cluster: &Cluster,
     whom: &Whom,
     command: &[&str],
-    question: impl AsyncFnOnce(&Client) -> Result<()>,
+    question: impl AsyncFnOnce(&Client) -> Result<ExitCode>,
 ) -> Result<ExitCode> {
     match target::find(cluster, whom)? {
         Target::Local(socket) => {
@@ -66,8 +126,7 @@ fn ask(
             runtime.block_on(async {
                 let client = connect(&socket).await?;
                 question(&client).await
-            })?;
-            Ok(ExitCode::SUCCESS)
+            })
         }
         Target::Pod(container, socket) => {
             let mut program: Vec<OsString> = vec![WEIR.into()];
@@ -139,6 +198,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn plans_and_verifications_are_told_in_words() {
+        assert!(planned(&json!([])).starts_with("nothing to change"));
+        assert_eq!(
+            planned(&json!(["add Logical_Switch a", "delete Policy b"])),
+            "add Logical_Switch a\ndelete Policy b\n"
+        );
+        let answer = json!({ "verified": true, "units": 7, "seconds": 0.5, "differences": 0, "first": [] });
+        assert_eq!(verified(&answer), "7 units compiled anew in 0.50 s, no difference\n");
+        let answer =
+            json!({ "verified": true, "units": 7, "seconds": 0.5, "differences": 1, "first": ["row x"] });
+        assert!(
+            verified(&answer).starts_with("1 differences in 7 units")
+                && verified(&answer).ends_with("\nrow x\n")
+        );
+        assert!(verified(&json!({ "verified": false })).contains("weir status"));
+    }
 
     #[test]
     fn changes_are_lines() {

@@ -4,7 +4,7 @@
 //! - `manifests` prints what `kubectl apply` needs (data in, YAML out, no cluster);
 //! - `nbctl`, `sbctl`, `vsctl`, `ofctl`, `dpctl`, `appctl` find the right pod and
 //!   become `kubectl exec`;
-//! - `status`, `explain`, `watch` speak JSON-RPC with a controller or node agent,
+//! - `status`, `explain`, `plan`, `verify`, `watch` speak JSON-RPC with a controller or node agent,
 //!   directly where its socket is at hand, else by running `weir` in its pod.
 
 mod arguments;
@@ -50,6 +50,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Appctl(pass) => kubectl::switch(&cluster, "ovs-appctl", &pass),
         Command::Status(options) => diagnostics::status(&cluster, &options),
         Command::Explain(options) => diagnostics::explain(&cluster, &options),
+        Command::Plan(options) => diagnostics::plan(&cluster, &options),
+        Command::Verify(options) => diagnostics::verify(&cluster, &options),
         Command::Watch(options) => diagnostics::watch(&cluster, &options),
     }
 }

@@ -48,6 +48,12 @@ fn text(bytes: &[u8]) -> String {
     "[/kube-ovn/weir] [explain] [pod] [web/a-0] [--socket] [/run/kube-ovn/controller.sock]"
 )]
 #[case(
+    "verify --json",
+    "kube-ovn-controller-b",
+    "kube-ovn-controller",
+    "[/kube-ovn/weir] [verify] [--socket] [/run/kube-ovn/controller.sock] [--json]"
+)]
+#[case(
     "status --node n1 --json",
     "kube-ovn-cni-n1",
     "cni-server",

@@ -7,15 +7,15 @@
 //! watch has listed and the database is loaded; nothing is written before our
 //! epoch token is in the database.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+mod inspect;
 
-use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::commit::{self, Commit};
 use crate::desired::Desired;
 use crate::engine::{Engine, SchemaFacts};
-use crate::facts::{Keep, Kind, ObjectRef, RowKey, Table};
+use crate::facts::{Keep, RowKey, Table};
 use crate::io::{Config, Input, Output};
 use crate::publish::{self, Publish, Source};
 use crate::view::{Compile, UnitKey};
@@ -79,6 +79,8 @@ pub struct Core {
     started: bool,
     /// We write since an election.
     leading: bool,
+    /// Wall clock of the last input.
+    unix_s: i64,
 }
 
 impl Core {
@@ -94,6 +96,7 @@ impl Core {
             publish: Publish::default(),
             started: false,
             leading: false,
+            unix_s: 0,
         }
     }
 
@@ -101,6 +104,7 @@ impl Core {
     /// milliseconds, `unix_s` the wall clock in seconds (grace periods, condition
     /// times).
     pub fn handle(&mut self, now_ms: u64, unix_s: i64, input: Input) -> Vec<Output> {
+        self.unix_s = unix_s;
         self.take(now_ms, unix_s, input);
         self.settle(now_ms, unix_s);
         let mut outputs = self.commit.outputs(now_ms, &self.desired);
@@ -228,156 +232,4 @@ impl Core {
             conflict.column, conflict.row, conflict.winner
         ))
     }
-
-    /// Every needed watch has listed and the database is loaded and connected.
-    pub fn ready(&self) -> bool {
-        self.started && self.commit.connected()
-    }
-
-    /// Our epoch token is in the database: we write.
-    pub fn leading(&self) -> bool {
-        self.commit.writing()
-    }
-
-    /// Nothing is left to do: no difference to the database, nothing in flight, and
-    /// if we lead, no object left to look at; no count of addresses that is due later.
-    pub fn quiet(&self) -> bool {
-        let (groups, _, flights, _) = self.commit.backlog();
-        let (dirty, writes, _) = self.publish.backlog();
-        let idle = groups == 0 && flights == 0 && (dirty == 0 || !self.leading) && writes == 0;
-        self.started && idle && self.world.usage_settled()
-    }
-
-    /// The database's content as we know it, once loaded.
-    pub fn replica(&self) -> Option<&ovsdb::Replica> {
-        self.commit.replica()
-    }
-
-    /// Numbers for metrics.
-    pub fn counters(&self) -> Counters {
-        let (compiled, compiled_unchanged) = self.engine.compiled();
-        let (units, reads, edges) = self.engine.size();
-        let (rows, members) = self.desired.size();
-        let (leases, refused, _) = self.world.lease_counts();
-        let (commit_groups, _, commit_in_flight, commit_failing) = self.commit.backlog();
-        let (publish_backlog, publish_in_flight, drift) = self.publish.backlog();
-        Counters {
-            compiled,
-            compiled_unchanged,
-            units,
-            reads,
-            edges,
-            graph_bytes: self.engine.graph_bytes(),
-            rows,
-            members,
-            conflicts: self.desired.conflicts().values().map(BTreeSet::len).sum(),
-            leases,
-            refused,
-            commit_groups,
-            commit_in_flight,
-            commit_failing,
-            unclaimed_rows: self.commit.unclaimed().values().sum(),
-            commit: self.commit.counters().clone(),
-            publish_backlog,
-            publish_in_flight,
-            drift,
-            publish: self.publish.counters().clone(),
-        }
-    }
-
-    /// Per kind: how many objects, and an order-independent checksum of their
-    /// identities and resource versions.
-    pub fn checksums(&self) -> BTreeMap<Kind, (usize, u64)> {
-        self.world.checksums().clone()
-    }
-
-    /// What would change in the database, without writing it.
-    pub fn plan(&self) -> Vec<String> {
-        self.commit.plan()
-    }
-
-    /// The state of the pipeline for diagnostics.
-    pub fn status(&self) -> Value {
-        let unclaimed: BTreeMap<&str, usize> =
-            self.commit.unclaimed().iter().map(|(table, count)| (table.name(), *count)).collect();
-        let failing: BTreeMap<String, &String> =
-            self.publish.failing().iter().map(|(unit, error)| (format!("{unit:?}"), error)).collect();
-        let refused: BTreeMap<String, &String> =
-            self.publish.refused().map(|(object, error)| (object.to_string(), error)).collect();
-        json!({
-            "ready": self.ready(),
-            "leading": self.leading(),
-            "quiet": self.quiet(),
-            "missing": self.world.missing().map(|kind| format!("{kind:?}")).collect::<Vec<_>>(),
-            "database": self.commit.connected(),
-            "unclaimed": unclaimed,
-            "failing": failing,
-            "refused": refused,
-            "counters": self.counters(),
-        })
-    }
-
-    /// The facts about an object, the unit that made each, and how far it got.
-    pub fn explain(&self, object: &ObjectRef) -> Value {
-        let mut units: BTreeSet<UnitKey> = self.publish.units_of(object).cloned().collect();
-        units.extend(unit_of(object));
-        let explained = units.iter().filter_map(|unit| {
-            self.engine.facts(unit)?;
-            let facts = self.engine.full(&self.world, &self.schema, unit);
-            let rows = facts.rows.iter().map(|fact| {
-                json!({
-                    "fact": fact,
-                    "state": self.commit.state_of(&fact.row),
-                    "written_by": self.desired.owner(&fact.row),
-                })
-            });
-            Some(json!({
-                "unit": unit,
-                "rows": rows.collect::<Vec<_>>(),
-                "memberships": facts.members,
-                "kubernetes": facts.kube,
-                "events": facts.events,
-                "keeps": facts.keeps,
-                "committed": self.commit.committed(unit, &facts),
-                "error": self.commit.error(unit),
-                "reads": self.engine.reads(unit).iter().map(|key| format!("{key:?}")).collect::<Vec<_>>(),
-            }))
-        });
-        json!({
-            "object": object.to_string(),
-            "known": self.world.find(object).is_some(),
-            "units": explained.collect::<Vec<_>>(),
-            "leases": self.leases_of(object),
-        })
-    }
-
-    fn leases_of(&self, object: &ObjectRef) -> Value {
-        let port = match object.kind {
-            Kind::Pod => crds::names::pod_port(&object.name, &object.namespace, crds::keys::DEFAULT_PROVIDER),
-            Kind::Node => crds::names::node_port(&object.name),
-            Kind::Ip => object.name.to_string(),
-            _ => return Value::Null,
-        };
-        match self.world.lease(&port) {
-            crate::view::LeaseState::Held(lease) => json!({ "held": *lease }),
-            crate::view::LeaseState::Refused(reason, message) => {
-                json!({ "refused": { "reason": reason, "message": message } })
-            }
-            crate::view::LeaseState::None => Value::Null,
-        }
-    }
-}
-
-/// The unit that is about an object.
-fn unit_of(object: &ObjectRef) -> Option<UnitKey> {
-    let name = object.name.clone();
-    Some(match object.kind {
-        Kind::Pod => UnitKey::Pod(object.namespace.clone(), name),
-        Kind::Node => UnitKey::Node(name),
-        Kind::Namespace => UnitKey::Namespace(name),
-        Kind::Subnet => UnitKey::Subnet(name),
-        Kind::Vpc => UnitKey::Vpc(name),
-        Kind::Ip => UnitKey::Ip(name),
-        Kind::Other(plural) => UnitKey::Other(plural, object.namespace.clone(), name),
-    })
 }

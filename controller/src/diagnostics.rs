@@ -20,6 +20,9 @@
 //! - `explain {"kind", "namespace", "name"}` → the facts of an object and the unit that made each.
 //! - `plan` → lines about the rows that the pipeline would change now; on a follower, what it
 //!   would do if it led. Empty when database and desired state agree.
+//! - `verify` → `{verified, units, seconds, differences, first}`: compiles everything anew and compares it
+//!   with what is kept step by step. `differences` is 0 unless Weir has a bug; `first` tells the first
+//!   hundred in words. The pipeline stands still meanwhile (about a second per 20,000 pods).
 //! - `counters` → the core's numbers.
 //! - `subscribe_changes` → a subscription id; then notifications `changes`, whose
 //!   `params.result` is one change `{seq, unix_ms, change, …}`; `unsubscribe_changes [id]` ends
@@ -63,6 +66,8 @@ pub trait Source: Send + Sync + 'static {
     fn status(&self) -> BoxFuture<'_, Option<Value>>;
     /// What would change in the database.
     fn plan(&self) -> BoxFuture<'_, Option<Value>>;
+    /// Whether what is kept step by step equals what follows from nothing.
+    fn verify(&self) -> BoxFuture<'_, Option<Value>>;
     /// The facts of an object.
     fn explain(&self, object: ObjectRef) -> BoxFuture<'_, Option<Value>>;
     /// The core's numbers.
@@ -115,6 +120,9 @@ pub fn module(source: Arc<dyn Source>) -> Result<Methods, jsonrpsee::core::Regis
     })?;
     module.register_async_method("plan", |_, source, _| async move {
         source.plan().await.ok_or_else(unavailable)
+    })?;
+    module.register_async_method("verify", |_, source, _| async move {
+        source.verify().await.ok_or_else(unavailable)
     })?;
     module.register_async_method("counters", |_, source, _| async move {
         source.counters().await.ok_or_else(unavailable)

@@ -28,6 +28,7 @@ pub mod publish;
 pub mod run;
 #[cfg(test)]
 mod sim;
+pub mod verify;
 pub mod view;
 pub mod watch;
 pub mod world;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::facts::Facts;
+use crate::facts::{Facts, Kind, ObjectRef};
 use crate::objects::StringMap;
 
 /// The key of a unit.
@@ -37,6 +37,22 @@ pub enum UnitKey {
     Ip(Arc<str>),
     /// An object of a kind that is not acted on yet: (plural, namespace, name).
     Other(&'static str, Arc<str>, Arc<str>),
+}
+
+impl UnitKey {
+    /// The unit that is about an object.
+    pub fn of(object: &ObjectRef) -> Self {
+        let name = object.name.clone();
+        match object.kind {
+            Kind::Pod => Self::Pod(object.namespace.clone(), name),
+            Kind::Node => Self::Node(name),
+            Kind::Namespace => Self::Namespace(name),
+            Kind::Subnet => Self::Subnet(name),
+            Kind::Vpc => Self::Vpc(name),
+            Kind::Ip => Self::Ip(name),
+            Kind::Other(plural) => Self::Other(plural, object.namespace.clone(), name),
+        }
+    }
 }
 
 /// Projection of a pod: what its port depends on.

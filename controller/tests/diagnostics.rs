@@ -27,6 +27,9 @@ impl Source for Fixed {
     fn plan(&self) -> BoxFuture<'_, Option<Value>> {
         Box::pin(async { Some(json!(["insert Logical_Switch join"])) })
     }
+    fn verify(&self) -> BoxFuture<'_, Option<Value>> {
+        Box::pin(async { Some(json!({"differences": 0})) })
+    }
     fn explain(&self, object: ObjectRef) -> BoxFuture<'_, Option<Value>> {
         Box::pin(async move { (object.kind != Kind::Node).then(|| json!({"object": object.to_string()})) })
     }
@@ -90,6 +93,7 @@ async fn questions_are_answered_on_one_line_each() {
     assert_eq!(client.call("status", json!([])).await["result"]["version"], "test");
     assert_eq!(client.call("counters", json!([])).await["result"]["compiled"], 7);
     assert_eq!(client.call("plan", json!([])).await["result"][0], "insert Logical_Switch join");
+    assert_eq!(client.call("verify", json!([])).await["result"]["differences"], 0);
     let asked = json!({"kind": "pods", "namespace": "a", "name": "b"});
     assert_eq!(client.call("explain", asked).await["result"]["object"], "Pod a/b");
     let asked = json!({"kind": "Subnet", "name": "s"});

@@ -13,6 +13,7 @@ use ovsdb::{AtomSet, Replica, Row, RowChange, Uuid};
 use crate::claims;
 use crate::facts::{MemberFact, RowKey, Table};
 use crate::io::Config;
+use crate::verify::Differences;
 use crate::world::PortRow;
 
 /// Columns that hold strong references to rows of other tables: parent, column, child.
@@ -37,7 +38,7 @@ pub(super) fn table_of(name: &str) -> Option<Table> {
     Table::ALL.into_iter().find(|table| table.name() == name)
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq)]
 struct Known {
     table: Table,
     key: Option<Arc<str>>,
@@ -184,11 +185,19 @@ impl Index {
 
     /// All memberships whose holder and element have natural keys.
     pub(super) fn members(&self) -> Vec<MemberFact> {
+        let tables: BTreeSet<Table> = MEMBER_COLUMNS.iter().map(|(table, ..)| *table).collect();
+        let keys = tables.into_iter().flat_map(|table| {
+            self.by_key.range(RowKey::new(table, "")..).take_while(move |(key, _)| key.table == table)
+        });
+        keys.flat_map(|(key, _)| self.members_of(key)).collect()
+    }
+
+    /// The memberships in the sets of the rows with that natural key.
+    pub(super) fn members_of(&self, row: &RowKey) -> Vec<MemberFact> {
         let mut members = Vec::new();
-        for (table, column, _) in MEMBER_COLUMNS {
-            let keys = self.by_key.range(RowKey::new(table, "")..).take_while(|(key, _)| key.table == table);
-            for (row, uuid) in keys.flat_map(|(key, uuids)| uuids.iter().map(move |uuid| (key, uuid))) {
-                let set = self.row(table, uuid).and_then(|row| row.set(column));
+        for (table, column, _) in MEMBER_COLUMNS.iter().filter(|(table, ..)| *table == row.table) {
+            for uuid in self.find(row) {
+                let set = self.row(*table, &uuid).and_then(|row| row.set(column));
                 let elements = set.into_iter().flat_map(references).filter_map(|uuid| self.key(&uuid));
                 members.extend(elements.map(|element| MemberFact { row: row.clone(), column, element }));
             }
@@ -261,6 +270,32 @@ impl Index {
             Some(PortRow { name: key.key.clone(), switch, addresses })
         });
         rows.collect()
+    }
+
+    /// Compares with an index of the same replica, made at once.
+    pub(super) fn verify(&self, fresh: &Index, found: &mut Differences) {
+        fn sorted<V>(map: &HashMap<Uuid, V>) -> BTreeMap<&Uuid, &V> {
+            map.iter().collect()
+        }
+        let (kept, anew) = (sorted(&self.known), sorted(&fresh.known));
+        found.maps("identity of row", kept.iter().map(|(k, v)| (*k, *v)), anew.iter().map(|(k, v)| (*k, *v)));
+        found.maps("rows of key", &self.by_key, &fresh.by_key);
+        for (what, kept, anew) in [
+            ("parents of", &self.parents, &fresh.parents),
+            ("groups that hold", &self.holders, &fresh.holders),
+        ] {
+            let (kept, anew) = (sorted(kept), sorted(anew));
+            found.maps(what, kept.iter().map(|(k, v)| (*k, *v)), anew.iter().map(|(k, v)| (*k, *v)));
+        }
+        let counts = |index: &Index| -> BTreeMap<Table, usize> {
+            index
+                .unclaimed
+                .iter()
+                .filter(|(_, count)| **count > 0)
+                .map(|(table, count)| (*table, *count))
+                .collect()
+        };
+        found.same(|| "rows of no class".into(), &counts(self), &counts(fresh));
     }
 
     /// Rows of known tables that are not ours, by table.

@@ -19,6 +19,7 @@ mod pending;
 mod plan;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -161,9 +162,7 @@ impl Commit {
     fn absorb(&mut self, desired: &Desired, effects: &Effects) {
         for key in &effects.rows {
             self.touch_row(desired, key);
-            for (row, column) in desired.groups_of(key) {
-                self.touch_member(desired, MemberFact { row: row.clone(), column, element: key.clone() });
-            }
+            self.touch_memberships(desired, key);
             if self.index.find(key).next().is_some() {
                 for group in self.blocked_on.remove(key).into_iter().flatten() {
                     if self.pending.phase(&group) == Some(Phase::Blocked) {
@@ -184,6 +183,12 @@ impl Commit {
         }
         for key in &touched.rows {
             self.touch_row(desired, key);
+            // Whose row it is decides who may be taken out of its sets, and where a row may
+            // be taken out of.
+            self.touch_memberships(desired, key);
+            for member in self.index.members_of(key) {
+                self.touch_member(desired, member);
+            }
         }
         for member in &touched.members {
             self.touch_member(desired, member.clone());
@@ -212,9 +217,16 @@ impl Commit {
         };
         for key in keys {
             self.touch_row(desired, &key);
-            for (row, column) in self.index.memberships(&key) {
-                self.touch_member(desired, MemberFact { row, column, element: key.clone() });
-            }
+            self.touch_memberships(desired, &key);
+        }
+    }
+
+    /// The sets that a row is in, or is wanted in.
+    fn touch_memberships(&mut self, desired: &Desired, key: &RowKey) {
+        let wanted = desired.groups_of(key).cloned();
+        let groups: BTreeSet<_> = wanted.chain(self.index.memberships(key)).collect();
+        for (row, column) in groups {
+            self.touch_member(desired, MemberFact { row, column, element: key.clone() });
         }
     }
 
@@ -225,23 +237,12 @@ impl Commit {
 
     fn touch_row(&mut self, desired: &Desired, key: &RowKey) {
         let item = Item::Row(key.clone());
-        let fact = desired.row(key);
-        let chosen = fact.as_deref().and_then(|fact| self.choose(fact));
-        match (&fact, desired.owner(key)) {
-            (Some(fact), Some(owner)) => {
-                let clean = chosen.is_some_and(|uuid| self.row_holds(fact, &uuid));
-                self.judge(item, clean, Group::Unit(owner.clone()));
-            }
+        let (clean, strays) = self.judged_row(desired, key);
+        match (clean, desired.owner(key)) {
+            (Some(clean), Some(owner)) => self.judge(item, clean, Group::Unit(owner.clone())),
             _ => self.close(&item),
         }
         self.notify.extend(desired.owners(key).cloned());
-        // Of several rows with the key one is enough; a claimed row nobody wants goes.
-        let strays: BTreeSet<Uuid> = self
-            .index
-            .find(key)
-            .filter(|uuid| Some(*uuid) != chosen && self.index.claimed(uuid))
-            .filter(|uuid| !self.kept(desired, key, uuid))
-            .collect();
         let before = self.strays.remove(key).unwrap_or_default();
         for uuid in before.difference(&strays) {
             self.close(&Item::Stray(key.table, *uuid));
@@ -254,21 +255,45 @@ impl Commit {
         }
     }
 
+    /// Whether a row is as it is wanted (`None` when no unit states it), and the rows
+    /// of that key that have to go.
+    fn judged_row(&self, desired: &Desired, key: &RowKey) -> (Option<bool>, BTreeSet<Uuid>) {
+        let fact = desired.row(key);
+        let chosen = fact.as_deref().and_then(|fact| self.choose(fact));
+        let clean = fact.as_deref().map(|fact| chosen.is_some_and(|uuid| self.row_holds(fact, &uuid)));
+        // Of several rows with the key one is enough; a claimed row nobody wants goes.
+        let strays = self
+            .index
+            .find(key)
+            .filter(|uuid| Some(*uuid) != chosen && self.index.claimed(uuid))
+            .filter(|uuid| !self.kept(desired, key, uuid))
+            .collect();
+        (clean, strays)
+    }
+
     fn touch_member(&mut self, desired: &Desired, member: MemberFact) {
-        let owners = desired.member_owners(&member);
-        let present = self.member_present(&member);
-        self.notify.extend(owners.iter().cloned());
+        self.notify.extend(desired.member_owners(&member).iter().cloned());
+        match self.judged_member(desired, &member) {
+            Some((clean, group)) => self.judge(Item::Member(member), clean, group),
+            None => self.close(&Item::Member(member)),
+        }
+    }
+
+    /// Whether a membership is as it is wanted, and the group that would change it;
+    /// `None` when it is nobody's.
+    fn judged_member(&self, desired: &Desired, member: &MemberFact) -> Option<(bool, Group)> {
+        let owners = desired.member_owners(member);
+        let present = self.member_present(member);
         let group = match owners.first() {
             Some(owner) => Group::Unit(owner.clone()),
             // Only rows of ours are taken out, and only of sets that are ours to fill.
-            None if present && self.is_ours(desired, &member) => match desired.owner(&member.element) {
+            None if present && self.is_ours(desired, member) => match desired.owner(&member.element) {
                 Some(owner) => Group::Unit(owner.clone()),
                 None => Group::Leftover(member.element.clone()),
             },
-            None => return self.close(&Item::Member(member)),
+            None => return None,
         };
-        let clean = present != owners.is_empty();
-        self.judge(Item::Member(member), clean, group);
+        Some((present != owners.is_empty(), group))
     }
 
     fn is_ours(&self, desired: &Desired, member: &MemberFact) -> bool {

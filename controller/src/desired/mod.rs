@@ -4,6 +4,8 @@
 //! memberships that changed, and on demand a row as all units together want it.
 //! Facts stay where they are (one `Arc` per unit), contributions point into them.
 
+mod verify;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -12,6 +12,7 @@ mod belief;
 mod json;
 mod news;
 mod plan;
+mod verify;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

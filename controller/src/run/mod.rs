@@ -53,6 +53,8 @@ pub enum Query {
     Counters(oneshot::Sender<Value>),
     /// What would change in the database.
     Plan(oneshot::Sender<Value>),
+    /// Whether what is kept step by step equals what follows from nothing.
+    Verify(oneshot::Sender<Value>),
     /// The facts of an object.
     Explain(ObjectRef, oneshot::Sender<Value>),
 }
@@ -319,6 +321,20 @@ impl Engine {
             }
             Query::Plan(answer) => {
                 let _ = answer.send(self.core.plan().into());
+            }
+            Query::Verify(answer) => {
+                let began = Instant::now();
+                let found = self.core.verify();
+                if found.total > 0 {
+                    error!(differences = found.total, first = ?found.first.first(), "verification failed");
+                }
+                let _ = answer.send(json!({
+                    "verified": self.core.ready(),
+                    "units": self.core.counters().units,
+                    "seconds": began.elapsed().as_secs_f64(),
+                    "differences": found.total,
+                    "first": found.first,
+                }));
             }
             Query::Explain(object, answer) => {
                 let _ = answer.send(self.core.explain(&object));

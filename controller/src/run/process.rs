@@ -295,6 +295,10 @@ impl diagnostics::Source for Diagnostics {
         Box::pin(self.ask(Query::Plan))
     }
 
+    fn verify(&self) -> BoxFuture<'_, Option<Value>> {
+        Box::pin(self.ask(Query::Verify))
+    }
+
     fn explain(&self, object: ObjectRef) -> BoxFuture<'_, Option<Value>> {
         Box::pin(self.ask(move |answer| Query::Explain(object, answer)))
     }

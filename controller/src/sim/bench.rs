@@ -53,6 +53,10 @@ pub(crate) struct Bench {
     pub(crate) rng: Rng,
     pub(crate) now_ms: u64,
     pub(crate) faults: Faults,
+    /// After so many inputs everything that is kept step by step is compared with
+    /// the same made anew.
+    pub(crate) verify_every: u64,
+    inputs: u64,
     epochs: u64,
 }
 
@@ -105,6 +109,8 @@ impl Bench {
             rng: Rng::new(seed),
             now_ms: 0,
             faults: Faults::default(),
+            verify_every: 23,
+            inputs: 0,
             epochs: 0,
         }
     }
@@ -210,8 +216,11 @@ impl Bench {
             }
             self.processes[process].answers.clear();
         }
+        self.inputs += 1;
+        let verify = self.inputs % self.verify_every == 0;
         let process = &mut self.processes[process];
         process.wake = None;
+        let said = verify.then(|| format!("{input:?}"));
         for output in process.core.handle(now_ms, unix_s, input) {
             match output {
                 Output::Transact { tag, operations } => process.requests.push_back((tag, operations)),
@@ -220,6 +229,10 @@ impl Bench {
                 Output::WakeAt(at) => process.wake = Some(at),
                 Output::Fenced => process.fenced = true,
             }
+        }
+        if let Some(said) = said {
+            let found = process.core.verify();
+            assert_eq!(found.first, Vec::<String>::new(), "after {said}");
         }
         // One write per object in flight, a bounded number in all.
         let objects: BTreeSet<_> = process.writes.iter().map(|(_, write)| target(write)).collect();
@@ -366,7 +379,7 @@ impl Bench {
                 continue;
             }
             let wake = self.processes.iter().filter(|p| !p.paused).filter_map(|p| p.wake).min();
-            let Some(at) = wake else { return };
+            let Some(at) = wake else { return self.verify() };
             self.now_ms = self.now_ms.max(at);
             for index in 0..self.processes.len() {
                 let process = &self.processes[index];
@@ -376,6 +389,13 @@ impl Bench {
             }
         }
         panic!("does not settle: {}", self.core().status());
+    }
+
+    /// What is kept step by step equals what follows from nothing.
+    pub(crate) fn verify(&self) {
+        for process in self.processes.iter().filter(|process| !process.paused) {
+            assert_eq!(process.core.verify().first, Vec::<String>::new());
+        }
     }
 
     /// Lets time pass, with everything that happens meanwhile.

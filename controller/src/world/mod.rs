@@ -14,6 +14,7 @@ mod restore;
 mod subnets;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,0 +1,73 @@
+//! The projections and indexes kept step by step against a world that lists the
+//! same objects once. Leases are no function of objects: what exists already is the
+//! truth about them, so they are not made anew.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Stored, World};
+use crate::facts::Kind;
+use crate::verify::Differences;
+use crate::view::UnitKey;
+
+impl World {
+    /// Every unit that exists because an object (or the flags) says so.
+    pub fn units(&self) -> BTreeSet<UnitKey> {
+        let config = &self.config;
+        let mut units: BTreeSet<UnitKey> = [
+            UnitKey::Globals,
+            UnitKey::Vpc(config.cluster_router.clone()),
+            UnitKey::Subnet(config.node_switch.clone()),
+            UnitKey::Subnet(config.default_ls.clone()),
+        ]
+        .into();
+        let kinds: Vec<Kind> = self.listed.iter().copied().filter(|kind| *kind != Kind::Ip).collect();
+        for object in kinds.into_iter().flat_map(|kind| self.names(kind)) {
+            units.insert(UnitKey::of(&object));
+        }
+        units.extend(self.orphans.keys().map(|name| UnitKey::Ip(name.clone())));
+        units
+    }
+
+    /// Ports whose rows stay although no unit states them.
+    pub fn foreign_ports(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.foreign_ports.iter()
+    }
+
+    /// Compares with a world made anew from the same objects.
+    pub fn verify(&self, unix_s: i64, found: &mut Differences) {
+        let mut fresh = World::new(self.config.clone());
+        for kind in &self.listed {
+            let objects = self.names(*kind).iter().filter_map(|object| self.find(object)).collect();
+            fresh.list(unix_s, *kind, objects);
+        }
+        found.same(|| "namespaces with pods".into(), &self.pods.len(), &fresh.pods.len());
+        for (namespace, pods) in &self.pods {
+            let anew = fresh.pods.get(namespace);
+            found.maps(
+                &format!("pod of {namespace}"),
+                pods.iter().map(|(name, stored)| (name, &stored.view)),
+                anew.into_iter().flatten().map(|(name, stored)| (name, &stored.view)),
+            );
+        }
+        found.maps("node", views(&self.nodes), views(&fresh.nodes));
+        found.maps("namespace", views(&self.namespaces), views(&fresh.namespaces));
+        found.maps("VPC", views(&self.vpcs), views(&fresh.vpcs));
+        found.maps("subnet", &self.subnet_views, &fresh.subnet_views);
+        found.maps("subnets of namespace", &self.bindings, &fresh.bindings);
+        found.same(|| "names of nodes".into(), &self.node_names, &fresh.node_names);
+        found.same(|| "names of subnets".into(), &self.subnet_names, &fresh.subnet_names);
+        found.same(|| "addresses of nodes".into(), &self.node_ips, &fresh.node_ips);
+        found.same(|| "checksums".into(), &self.sums, &fresh.sums);
+        found.same(|| "ports wanted".into(), &self.leases.wanted, &fresh.leases.wanted);
+        if self.usage_settled() {
+            for (subnet, kept) in &self.usage {
+                found.same(|| format!("usage of {subnet}"), &**kept, &self.ipam.usage(subnet));
+            }
+        }
+    }
+}
+
+fn views<T, V>(stored: &super::ByName<Stored<T, V>>) -> impl Iterator<Item = (&Arc<str>, &Arc<V>)> {
+    stored.iter().map(|(name, stored)| (name, &stored.view))
+}
