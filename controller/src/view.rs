@@ -40,10 +40,10 @@ pub enum UnitKey {
 }
 
 impl UnitKey {
-    /// The unit that is about an object.
-    pub fn of(object: &ObjectRef) -> Self {
+    /// The unit that is about an object; `None` for kinds that have none of their own.
+    pub fn of(object: &ObjectRef) -> Option<Self> {
         let name = object.name.clone();
-        match object.kind {
+        Some(match object.kind {
             Kind::Pod => Self::Pod(object.namespace.clone(), name),
             Kind::Node => Self::Node(name),
             Kind::Namespace => Self::Namespace(name),
@@ -51,7 +51,7 @@ impl UnitKey {
             Kind::Vpc => Self::Vpc(name),
             Kind::Ip => Self::Ip(name),
             Kind::Other(plural) => Self::Other(plural, object.namespace.clone(), name),
-        }
+        })
     }
 }
 

@@ -103,7 +103,7 @@ impl Core {
     /// The facts about an object, the unit that made each, and how far it got.
     pub fn explain(&self, object: &ObjectRef) -> Value {
         let mut units: BTreeSet<UnitKey> = self.publish.units_of(object).cloned().collect();
-        units.insert(UnitKey::of(object));
+        units.extend(UnitKey::of(object));
         let explained = units.iter().filter_map(|unit| {
             self.engine.facts(unit)?;
             let facts = self.engine.full(&self.world, &self.schema, unit);

@@ -217,7 +217,7 @@ impl Bench {
             self.processes[process].answers.clear();
         }
         self.inputs += 1;
-        let verify = self.inputs % self.verify_every == 0;
+        let verify = self.inputs.is_multiple_of(self.verify_every);
         let process = &mut self.processes[process];
         process.wake = None;
         let said = verify.then(|| format!("{input:?}"));

@@ -23,7 +23,7 @@ impl World {
         .into();
         let kinds: Vec<Kind> = self.listed.iter().copied().filter(|kind| *kind != Kind::Ip).collect();
         for object in kinds.into_iter().flat_map(|kind| self.names(kind)) {
-            units.insert(UnitKey::of(&object));
+            units.extend(UnitKey::of(&object));
         }
         units.extend(self.orphans.keys().map(|name| UnitKey::Ip(name.clone())));
         units

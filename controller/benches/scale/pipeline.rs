@@ -1,0 +1,310 @@
+//! The pipeline alone, between an API server and a database in memory: processor
+//! time and allocations of each step, without anybody else's.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use controller::core::Core;
+use controller::facts::{Kind, ObjectRef};
+use controller::io::{Config, Input, KubeError, KubeWrite, Output};
+use controller::objects::Object;
+use controller::watch::decode::Decoder;
+use controller::world::NEEDED;
+use ovsdb::testing::{Database, northbound};
+use serde_json::{Value, json};
+use stats_alloc::Region;
+
+use crate::ALLOCATOR;
+use crate::cluster::{self, Size};
+
+fn config() -> Config {
+    let flags = controller::flags::Flags::parse_from([
+        "controller",
+        "--default-cidr=10.0.0.0/12",
+        "--service-cluster-ip-range=10.240.0.0/16",
+    ])
+    .unwrap();
+    let environment = |name: &str| {
+        let values = [
+            ("POD_NAME", "a"),
+            ("POD_NAMESPACE", "kube-system"),
+            ("OVN_DB_IPS", "127.0.0.1"),
+            ("POD_IPS", "127.0.0.1"),
+        ];
+        values.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+    };
+    controller::flags::settings::Settings::new(&flags, environment).unwrap().core
+}
+
+/// Objects as text, as an API server keeps them.
+#[derive(Default)]
+struct Api {
+    objects: BTreeMap<ObjectRef, String>,
+    version: u64,
+    writes: u64,
+}
+
+fn merge(into: &mut Value, patch: &Value) {
+    match (into, patch) {
+        (Value::Object(into), Value::Object(patch)) => {
+            for (key, value) in patch {
+                if value.is_null() {
+                    into.remove(key);
+                } else {
+                    merge(into.entry(key.clone()).or_insert(Value::Null), value);
+                }
+            }
+        }
+        (into, patch) => *into = patch.clone(),
+    }
+}
+
+impl Api {
+    fn put(&mut self, object: &ObjectRef, mut body: Value) -> Object {
+        self.version += 1;
+        body["metadata"]["name"] = (*object.name).into();
+        if !object.namespace.is_empty() {
+            body["metadata"]["namespace"] = (*object.namespace).into();
+        }
+        if body["metadata"]["uid"].is_null() {
+            body["metadata"]["uid"] = format!("uid-{}", self.version).into();
+        }
+        body["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let text = body.to_string();
+        let decoded = Decoder::new(object.kind).object(&text).unwrap();
+        self.objects.insert(object.clone(), text);
+        decoded
+    }
+
+    fn write(&mut self, write: KubeWrite) -> (Result<(), KubeError>, Option<Input>) {
+        self.writes += 1;
+        match write {
+            KubeWrite::Create { object, body } => {
+                if self.objects.contains_key(&object) {
+                    return (Err(KubeError::Exists), None);
+                }
+                let object = self.put(&object, body);
+                (Ok(()), Some(Input::Applied(object)))
+            }
+            KubeWrite::Patch { object, mut patch, .. } => {
+                let Some(text) = self.objects.get(&object) else { return (Err(KubeError::Gone), None) };
+                let mut value: Value = serde_json::from_str(text).unwrap();
+                if let Some(metadata) = patch["metadata"].as_object_mut() {
+                    metadata.remove("resourceVersion");
+                }
+                merge(&mut value, &patch);
+                let leaving = !value["metadata"]["deletionTimestamp"].is_null()
+                    && value["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
+                if leaving {
+                    self.objects.remove(&object);
+                    return (Ok(()), Some(Input::Deleted(object)));
+                }
+                let object = self.put(&object, value);
+                (Ok(()), Some(Input::Applied(object)))
+            }
+            KubeWrite::Delete { object, .. } => {
+                let Some(text) = self.objects.get(&object) else { return (Err(KubeError::Gone), None) };
+                let mut value: Value = serde_json::from_str(text).unwrap();
+                if value["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty()) {
+                    value["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+                    let object = self.put(&object, value);
+                    return (Ok(()), Some(Input::Applied(object)));
+                }
+                self.objects.remove(&object);
+                (Ok(()), Some(Input::Deleted(object)))
+            }
+        }
+    }
+
+    fn list(&self, kind: Kind) -> Vec<Object> {
+        let mut decoder = Decoder::new(kind);
+        let of_kind = self.objects.iter().filter(|(object, _)| object.kind == kind);
+        of_kind.map(|(_, text)| decoder.object(text).unwrap()).collect()
+    }
+}
+
+/// One core and what it costs.
+struct Line {
+    core: Core,
+    inputs: VecDeque<Input>,
+    now_ms: u64,
+    spent: Duration,
+    longest: Duration,
+    allocations: usize,
+    bytes: usize,
+}
+
+/// Processor time of this thread, which a busy machine does not change.
+fn cpu() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+}
+
+impl Line {
+    fn new() -> Self {
+        Self {
+            core: Core::new(config(), controller::compile::compile),
+            inputs: VecDeque::new(),
+            now_ms: 0,
+            spent: Duration::ZERO,
+            longest: Duration::ZERO,
+            allocations: 0,
+            bytes: 0,
+        }
+    }
+
+    fn load(&mut self, api: &Api, db: &Database, epoch: &str) {
+        for kind in NEEDED {
+            self.inputs.push_back(Input::Listed(kind, api.list(kind)));
+        }
+        let (replica, schema) = (db.replica(), db.schema().clone());
+        let changes = replica.changes_since(&Database::new(northbound()).replica());
+        self.inputs.push_back(Input::NbLoaded { replica, changes, schema });
+        self.inputs.push_back(Input::Elected { epoch: epoch.into() });
+    }
+
+    fn run(&mut self, api: &mut Api, db: &mut Database) {
+        let mut wake = None;
+        loop {
+            let input = match (self.inputs.pop_front(), wake.take()) {
+                (Some(input), _) => input,
+                (None, Some(at)) if !self.core.quiet() => {
+                    self.now_ms = self.now_ms.max(at);
+                    Input::Tick
+                }
+                _ => return,
+            };
+            let (start, region) = (cpu(), Region::new(ALLOCATOR));
+            let outputs = self.core.handle(self.now_ms, 1_800_000_000, input);
+            let (took, change) = (cpu().saturating_sub(start), region.change());
+            self.spent += took;
+            self.longest = self.longest.max(took);
+            self.allocations += change.allocations + change.reallocations;
+            self.bytes += change.bytes_allocated;
+            for output in outputs {
+                match output {
+                    Output::Transact { tag, operations } => {
+                        let (result, changes) = db.execute(&operations);
+                        if !changes.is_empty() {
+                            self.inputs.push_back(Input::NbChanged { replica: db.replica(), changes });
+                        }
+                        self.inputs.push_back(Input::NbReply { tag, result });
+                    }
+                    Output::Kube { id, write } => {
+                        let (result, seen) = api.write(write);
+                        self.inputs.extend(seen);
+                        self.inputs.push_back(Input::KubeReply { id, result });
+                    }
+                    Output::WakeAt(at) => wake = Some(at),
+                    Output::Event(_) | Output::Fenced => {}
+                }
+            }
+        }
+    }
+
+    /// Prints a step and starts the next one.
+    fn report(&mut self, what: &str, pods: usize, before: &controller::core::Counters) {
+        let now = self.core.counters();
+        println!(
+            "{what:<34} {:>9.3} CPU-s {:>9.1} us a pod, longest input {:>7.3} s, {:>8.1} allocations a pod, {:>7.0} B a pod, \
+             {:>8} units, {:>8} rows, {:>6} txns",
+            self.spent.as_secs_f64(),
+            self.spent.as_secs_f64() * 1e6 / pods as f64,
+            self.longest.as_secs_f64(),
+            self.allocations as f64 / pods as f64,
+            self.bytes as f64 / pods as f64,
+            now.compiled - before.compiled,
+            now.commit.operations - before.commit.operations,
+            now.commit.transactions - before.commit.transactions,
+        );
+        (self.spent, self.longest, self.allocations, self.bytes) = (Duration::ZERO, Duration::ZERO, 0, 0);
+    }
+}
+
+fn add(line: &mut Line, api: &mut Api, object: ObjectRef, body: Value) {
+    line.inputs.push_back(Input::Applied(api.put(&object, body)));
+}
+
+fn pod(index: usize, size: Size) -> (ObjectRef, Value) {
+    let namespace = cluster::namespace(index % size.subnets.max(1));
+    let object = ObjectRef::namespaced(Kind::Pod, namespace, cluster::pod_name(index));
+    (object, cluster::pod(index, index % size.nodes))
+}
+
+/// Runs everything and prints it.
+pub fn run(size: Size) {
+    println!("\npipeline: {} pods, {} nodes, {} subnets", size.pods, size.nodes, size.subnets);
+    let (mut api, mut db) = (Api::default(), Database::new(northbound()));
+    for index in 0..size.subnets.max(1) {
+        api.put(&ObjectRef::cluster(Kind::Namespace, cluster::namespace(index)), json!({}));
+    }
+    for index in 0..size.subnets {
+        api.put(&ObjectRef::cluster(Kind::Subnet, format!("subnet-{index}")), cluster::subnet(index));
+    }
+    for index in 0..size.nodes {
+        api.put(&ObjectRef::cluster(Kind::Node, cluster::node_name(index)), cluster::node(index));
+    }
+    let mut line = Line::new();
+    let mut before = line.core.counters();
+    line.load(&api, &db, "one");
+    line.run(&mut api, &mut db);
+    line.report("first start, nodes and subnets", size.nodes, &before);
+
+    before = line.core.counters();
+    for index in 0..size.pods {
+        let (object, body) = pod(index, size);
+        add(&mut line, &mut api, object, body);
+    }
+    line.run(&mut api, &mut db);
+    line.report("all pods", size.pods, &before);
+
+    before = line.core.counters();
+    for extra in 0..100 {
+        let (object, body) = pod(size.pods + extra, size);
+        add(&mut line, &mut api, object, body);
+        line.run(&mut api, &mut db);
+    }
+    line.report("100 pods, one by one", 100, &before);
+
+    before = line.core.counters();
+    let node = ObjectRef::cluster(Kind::Node, cluster::node_name(size.nodes));
+    add(&mut line, &mut api, node.clone(), cluster::node(size.nodes));
+    line.run(&mut api, &mut db);
+    line.report("one node added", 1, &before);
+    before = line.core.counters();
+    api.objects.remove(&node);
+    line.inputs.push_back(Input::Deleted(node));
+    line.run(&mut api, &mut db);
+    line.report("one node removed", 1, &before);
+
+    before = line.core.counters();
+    let subnet = ObjectRef::cluster(Kind::Subnet, "ovn-default");
+    let mut body: Value = serde_json::from_str(&api.objects[&subnet]).unwrap();
+    body["spec"]["gateway"] = "10.15.255.254".into();
+    add(&mut line, &mut api, subnet, body);
+    line.run(&mut api, &mut db);
+    line.report("gateway of the pods' subnet changed", 1, &before);
+    let counters = line.core.counters();
+    println!(
+        "graph: {} edges, {:.1} a pod, {:.0} B a pod",
+        counters.edges,
+        counters.edges as f64 / size.pods as f64,
+        counters.graph_bytes as f64 / size.pods as f64
+    );
+    drop(line);
+
+    api.writes = 0;
+    let region = Region::new(ALLOCATOR);
+    let mut line = Line::new();
+    before = line.core.counters();
+    line.load(&api, &db, "two");
+    line.run(&mut api, &mut db);
+    let kept = region.change();
+    line.report("restart", size.pods, &before);
+    println!(
+        "kept after a restart: {:.0} B a pod (database in memory shared), {} API writes",
+        (kept.bytes_allocated as f64 - kept.bytes_deallocated as f64) / size.pods as f64,
+        api.writes
+    );
+    assert_eq!((api.writes, line.core.counters().commit.transactions), (0, 1), "a restart writes nothing");
+}
