@@ -10,7 +10,7 @@ LAB := target/debug/lab
 E2E_LAB ?= e2e
 export CARGO_TERM_COLOR ?= never
 
-.PHONY: help lab lab-down test lint unit e2e tools shim shim-arm64 generate clean bootstrap shim shim-arm64
+.PHONY: help lab lab-down test lint unit e2e fuzz tools shim shim-arm64 generate clean bootstrap shim shim-arm64
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,11 @@ unit: $(LAB) tools ## Unit, property, golden and integration tests (real daemons
 e2e: $(LAB) tools ## End-to-end tests on a lab of their own
 	@echo "== end-to-end tests"
 	@scripts/e2e.sh $(LAB) $(E2E_LAB)
+
+# Needs a nightly toolchain and a C++ compiler.
+fuzz: export FUZZ_SECONDS ?= 3600
+fuzz: ## Fuzzers of the OVSDB client, FUZZ_SECONDS=3600 each (nightly toolchain)
+	@scripts/fuzz.sh
 
 shim: ## The CNI executable, linked statically
 	@$(CARGO) rustc -q -p cni --bin kube-ovn --profile dist -- -C target-feature=+crt-static -C relocation-model=static

@@ -7,25 +7,34 @@
 //! (for a map, a pair whose key exists with another value sets it); that of a
 //! column with at most one value is the new value.
 //!
+//! The plain `update` of RFC 7047, for servers that know no newer monitor, names the
+//! columns of the old row that changed and the whole new row.
+//!
 //! What does not fit (an unknown table, column or row) is an error: the caller
 //! must load afresh, since a replica that misses something is worse than none.
 
-use std::fmt;
+mod read;
+
 use std::sync::Arc;
 
-use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use uuid::Uuid;
 
-use crate::notation::{Interner, UuidSeed, ValueSeed};
-use crate::replica::{Replica, Row, RowChange, TableLayout};
+use crate::notation::Interner;
+use crate::replica::{Replica, Row, RowChange};
 use crate::schema::ColumnType;
 use crate::value::Value;
 
 /// What happened to one row.
 #[derive(Debug)]
 pub(crate) enum RowDelta {
-    Present { initial: bool, values: Box<[Value]> },
+    Present {
+        initial: bool,
+        values: Box<[Value]>,
+    },
+    /// Differences by column.
     Modify(Vec<(usize, Value)>),
+    /// New values by column.
+    Rewrite(Vec<(usize, Value)>),
     Delete,
 }
 
@@ -55,10 +64,16 @@ pub(crate) fn parse(
     replica: &Replica,
     interner: &mut Interner,
 ) -> Result<Vec<TableDelta>, UpdateError> {
-    let mut deserializer = serde_json::Deserializer::from_str(json);
-    let deltas = TablesSeed { replica, interner }.deserialize(&mut deserializer)?;
-    deserializer.end()?;
-    Ok(deltas)
+    Ok(read::tables(json, replica, interner, read::Notation::Differences)?)
+}
+
+/// Reads `<table-updates>`.
+pub(crate) fn parse_plain(
+    json: &str,
+    replica: &Replica,
+    interner: &mut Interner,
+) -> Result<Vec<TableDelta>, UpdateError> {
+    Ok(read::tables(json, replica, interner, read::Notation::Plain)?)
 }
 
 /// Applies an update: all of it, or (on an error) an unspecified part of it; the
@@ -80,9 +95,8 @@ pub(crate) fn apply(replica: &mut Replica, deltas: Vec<TableDelta>) -> Result<Ve
                     (old, Some(new))
                 }
                 RowDelta::Modify(columns) => {
-                    let Some(old) = table.get(&uuid).cloned() else {
-                        return Err(UpdateError::UnknownRow(name, "modification", uuid));
-                    };
+                    let old = table.get(&uuid).cloned();
+                    let old = old.ok_or_else(|| unknown(&name, "modification", uuid))?;
                     let mut values: Box<[Value]> = old.values().into();
                     for (position, difference) in columns {
                         modify(&mut values[position], difference, &layout.columns()[position].1);
@@ -91,15 +105,30 @@ pub(crate) fn apply(replica: &mut Replica, deltas: Vec<TableDelta>) -> Result<Ve
                     table.put(new.clone());
                     (Some(old), Some(new))
                 }
+                RowDelta::Rewrite(columns) => {
+                    let old = table.get(&uuid).cloned();
+                    let old = old.ok_or_else(|| unknown(&name, "modification", uuid))?;
+                    let mut values: Box<[Value]> = old.values().into();
+                    for (position, value) in columns {
+                        values[position] = value;
+                    }
+                    let new = Arc::new(Row::new(uuid, layout.clone(), values));
+                    table.put(new.clone());
+                    (Some(old), Some(new))
+                }
                 RowDelta::Delete => match table.take(&uuid) {
                     Some(old) => (Some(old), None),
-                    None => return Err(UpdateError::UnknownRow(name, "deletion", uuid)),
+                    None => return Err(unknown(&name, "deletion", uuid)),
                 },
             };
             changes.push(RowChange { table: name.clone(), uuid, old: change.0, new: change.1 });
         }
     }
     Ok(changes)
+}
+
+fn unknown(table: &Arc<str>, what: &'static str, uuid: Uuid) -> UpdateError {
+    UpdateError::UnknownRow(table.clone(), what, uuid)
 }
 
 /// Applies the difference that a `modify` gives for one column.
@@ -120,152 +149,6 @@ pub(crate) fn modify(held: &mut Value, difference: Value, ty: &ColumnType) {
             }
         }
         (held, difference) => *held = difference,
-    }
-}
-
-struct TablesSeed<'a> {
-    replica: &'a Replica,
-    interner: &'a mut Interner,
-}
-
-impl<'de> DeserializeSeed<'de> for TablesSeed<'_> {
-    type Value = Vec<TableDelta>;
-    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Self::Value, D::Error> {
-        d.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for TablesSeed<'_> {
-    type Value = Vec<TableDelta>;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("updates by table")
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut deltas = Vec::new();
-        while let Some(name) = map.next_key::<String>()? {
-            let table = self.replica.position(&name);
-            let table = table.ok_or_else(|| A::Error::custom(format!("table {name} is not monitored")))?;
-            let layout = self.replica.table_at(table).layout();
-            let rows = map.next_value_seed(RowsSeed { layout, interner: &mut *self.interner })?;
-            deltas.push(TableDelta { table, rows });
-        }
-        Ok(deltas)
-    }
-}
-
-struct RowsSeed<'a> {
-    layout: &'a TableLayout,
-    interner: &'a mut Interner,
-}
-
-impl<'de> DeserializeSeed<'de> for RowsSeed<'_> {
-    type Value = Vec<(Uuid, RowDelta)>;
-    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Self::Value, D::Error> {
-        d.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for RowsSeed<'_> {
-    type Value = Vec<(Uuid, RowDelta)>;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("row updates by UUID")
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut rows = Vec::new();
-        while let Some(uuid) = map.next_key_seed(UuidSeed)? {
-            let row = map.next_value_seed(RowSeed { layout: self.layout, interner: &mut *self.interner })?;
-            rows.push((uuid, row));
-        }
-        Ok(rows)
-    }
-}
-
-struct RowSeed<'a> {
-    layout: &'a TableLayout,
-    interner: &'a mut Interner,
-}
-
-impl<'de> DeserializeSeed<'de> for RowSeed<'_> {
-    type Value = RowDelta;
-    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<RowDelta, D::Error> {
-        d.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for RowSeed<'_> {
-    type Value = RowDelta;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a row update")
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RowDelta, A::Error> {
-        let kind: String = map.next_key()?.ok_or_else(|| A::Error::custom("empty row update"))?;
-        let columns = ColumnsSeed { layout: self.layout, interner: self.interner };
-        let delta = match kind.as_str() {
-            "initial" | "insert" => {
-                let mut values = self.layout.defaults();
-                for (position, value) in map.next_value_seed(columns)? {
-                    values[position] = value;
-                }
-                RowDelta::Present { initial: kind == "initial", values }
-            }
-            "modify" => RowDelta::Modify(map.next_value_seed(columns)?),
-            "delete" => {
-                map.next_value::<IgnoredAny>()?;
-                RowDelta::Delete
-            }
-            other => return Err(A::Error::custom(format!("unknown row update {other}"))),
-        };
-        match map.next_key::<IgnoredAny>()? {
-            None => Ok(delta),
-            Some(_) => Err(A::Error::custom("row update with two kinds")),
-        }
-    }
-}
-
-struct ColumnsSeed<'a> {
-    layout: &'a TableLayout,
-    interner: &'a mut Interner,
-}
-
-impl<'de> DeserializeSeed<'de> for ColumnsSeed<'_> {
-    type Value = Vec<(usize, Value)>;
-    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Self::Value, D::Error> {
-        d.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for ColumnsSeed<'_> {
-    type Value = Vec<(usize, Value)>;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("columns")
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut columns = Vec::with_capacity(self.layout.columns().len());
-        while let Some(position) = map.next_key_seed(PositionSeed(self.layout))? {
-            let ty = Some(&self.layout.columns()[position].1);
-            columns.push((position, map.next_value_seed(ValueSeed { ty, interner: &mut *self.interner })?));
-        }
-        Ok(columns)
-    }
-}
-
-/// A column's name, read as its position.
-struct PositionSeed<'a>(&'a TableLayout);
-
-impl<'de> DeserializeSeed<'de> for PositionSeed<'_> {
-    type Value = usize;
-    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<usize, D::Error> {
-        d.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for PositionSeed<'_> {
-    type Value = usize;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a monitored column")
-    }
-    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<usize, E> {
-        self.0.position(name).ok_or_else(|| E::custom(format!("column {name} is not monitored")))
     }
 }
 

@@ -4,6 +4,9 @@
 //! without white space. The framer counts braces outside of strings. It keeps its
 //! state between reads and never looks at a byte twice, so a message of
 //! 100 MB that comes in 4 KiB reads costs what it weighs.
+//!
+//! What comes out depends on the bytes alone, not on how they were cut into reads:
+//! `fuzz/` holds it to that, and to its bound on memory.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -29,6 +32,8 @@ pub struct Framer {
     /// The last byte looked at was a backslash within a string.
     escaped: bool,
     max: usize,
+    /// What was wrong with the stream. There is no way to find back into it.
+    failed: Option<FrameError>,
 }
 
 /// Room that each read is offered.
@@ -39,7 +44,15 @@ const LARGE: usize = 1 << 20;
 impl Framer {
     /// A framer that refuses messages longer than `max` bytes.
     pub fn new(max: usize) -> Self {
-        Self { buffer: BytesMut::new(), scanned: 0, depth: 0, in_string: false, escaped: false, max }
+        Self {
+            buffer: BytesMut::new(),
+            scanned: 0,
+            depth: 0,
+            in_string: false,
+            escaped: false,
+            max,
+            failed: None,
+        }
     }
 
     /// Where to read into: append bytes at its end, take none away.
@@ -53,13 +66,30 @@ impl Framer {
         self.buffer.extend_from_slice(bytes);
     }
 
+    /// Bytes of memory held.
+    pub fn capacity(&self) -> usize {
+        self.buffer.capacity()
+    }
+
     /// Whether part of a message is waiting for its rest.
     pub fn is_mid_message(&self) -> bool {
         !self.buffer.is_empty()
     }
 
-    /// The next whole message, `None` until more bytes are there.
+    /// The next whole message, `None` until more bytes are there. An error is for good.
     pub fn next_message(&mut self) -> Result<Option<Bytes>, FrameError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let result = self.scan();
+        if let Err(error) = result {
+            self.failed = Some(error);
+            self.buffer = BytesMut::new();
+        }
+        result
+    }
+
+    fn scan(&mut self) -> Result<Option<Bytes>, FrameError> {
         if self.depth == 0 {
             let blank = self.buffer.iter().take_while(|b| b.is_ascii_whitespace()).count();
             self.buffer.advance(blank);
@@ -82,6 +112,9 @@ impl Framer {
                 b'}' | b']' => {
                     self.depth -= 1;
                     if self.depth == 0 {
+                        if self.scanned > self.max {
+                            return Err(FrameError::TooLong(self.max));
+                        }
                         let message = self.buffer.split_to(self.scanned).freeze();
                         self.scanned = 0;
                         if message.len() > LARGE {

@@ -68,6 +68,20 @@ impl Value {
         ValueSeed { ty: Some(ty), interner: &mut Interner::off() }.deserialize(json)
     }
 
+    /// Reads a value from text, in the shape that `ty` prescribes (without one, in
+    /// that of the notation): what an update's values go through. Short strings are
+    /// shared through the interner.
+    pub fn from_text(
+        text: &str,
+        ty: Option<&ColumnType>,
+        interner: &mut Interner,
+    ) -> Result<Self, serde_json::Error> {
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        let value = ValueSeed { ty, interner }.deserialize(&mut deserializer)?;
+        deserializer.end()?;
+        Ok(value)
+    }
+
     /// Reads a value without a schema: the shape is what the notation says.
     pub fn from_json_untyped(json: &serde_json::Value) -> Result<Self, serde_json::Error> {
         ValueSeed { ty: None, interner: &mut Interner::off() }.deserialize(json)

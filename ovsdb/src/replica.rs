@@ -28,25 +28,47 @@ pub use table::Table;
 pub struct TableLayout {
     name: Arc<str>,
     columns: Vec<(Arc<str>, ColumnType)>,
-    /// Positions of the columns that have an index of their own.
-    indexed: Vec<usize>,
+    /// Positions of the columns of each index, ascending.
+    indexed: Vec<Vec<usize>>,
 }
 
 impl TableLayout {
-    /// All columns among `wanted` that the table has; `None` takes all.
-    /// Indexed are schema indexes of one column, and those of `extra`.
-    pub(crate) fn new(name: &str, schema: &TableSchema, wanted: Option<&[String]>, extra: &[String]) -> Self {
+    /// All columns among `wanted` that the table has; `None` takes all. Indexes are
+    /// those of the schema and of `extra`, as far as their columns are held.
+    pub(crate) fn new<'a>(
+        name: &str,
+        schema: &'a TableSchema,
+        wanted: Option<&[String]>,
+        extra: impl Iterator<Item = &'a Vec<String>>,
+    ) -> Self {
         let columns: Vec<(Arc<str>, ColumnType)> = schema
             .columns
             .iter()
             .filter(|(column, _)| wanted.is_none_or(|w| w.contains(column)))
             .map(|(column, schema)| (column.as_str().into(), schema.ty.clone()))
             .collect();
-        let single = |column: &str| schema.indexes.iter().any(|i| i.len() == 1 && i[0] == column);
-        let indexed = (0..columns.len())
-            .filter(|&i| single(&columns[i].0) || extra.iter().any(|e| **e == *columns[i].0))
-            .collect();
-        Self { name: name.into(), columns, indexed }
+        let mut layout = Self { name: name.into(), columns, indexed: Vec::new() };
+        for index in schema.indexes.iter().chain(extra) {
+            if let Some(positions) = layout.index_positions(index)
+                && !layout.indexed.contains(&positions)
+            {
+                layout.indexed.push(positions);
+            }
+        }
+        layout
+    }
+
+    /// Positions of these columns, ascending and each once; `None` if one is not held.
+    fn index_positions(&self, columns: &[impl AsRef<str>]) -> Option<Vec<usize>> {
+        let mut positions: Vec<usize> =
+            columns.iter().map(|c| self.position(c.as_ref())).collect::<Option<_>>()?;
+        positions.sort_unstable();
+        positions.dedup();
+        (!positions.is_empty()).then_some(positions)
+    }
+    /// The columns of each index.
+    pub fn indexes(&self) -> impl Iterator<Item = Vec<&str>> + '_ {
+        self.indexed.iter().map(|index| index.iter().map(|&p| &*self.columns[p].0).collect())
     }
 
     /// Name of the table.
@@ -171,17 +193,17 @@ pub struct Replica {
 
 impl Replica {
     /// An empty replica that holds the given columns (an empty list: all) of the
-    /// given tables, as far as the schema has them.
+    /// given tables, as far as the schema has them, with an index for each of the
+    /// schema's own and for each list of columns in `indexes` (table, columns).
     pub fn new(
         schema: Arc<Schema>,
         tables: &BTreeMap<String, Vec<String>>,
-        indexes: &[(String, String)],
+        indexes: &[(String, Vec<String>)],
     ) -> Self {
         let tables = tables.iter().filter_map(|(name, columns)| {
-            let extra: Vec<String> =
-                indexes.iter().filter(|(table, _)| table == name).map(|(_, column)| column.clone()).collect();
+            let extra = indexes.iter().filter(|(table, _)| table == name).map(|(_, columns)| columns);
             let wanted = (!columns.is_empty()).then_some(columns.as_slice());
-            let layout = TableLayout::new(name, schema.tables.get(name)?, wanted, &extra);
+            let layout = TableLayout::new(name, schema.tables.get(name)?, wanted, extra);
             Some(Arc::new(Table::new(Arc::new(layout))))
         });
         let tables = Arc::new(tables.collect());
@@ -242,6 +264,18 @@ impl Replica {
         interner: &mut crate::notation::Interner,
     ) -> Result<Vec<RowChange>, crate::delta::UpdateError> {
         let deltas = crate::delta::parse(json, self, interner)?;
+        crate::delta::apply(self, deltas)
+    }
+
+    /// Applies `<table-updates>` of RFC 7047 §4.1.6, which a plain `monitor` brings:
+    /// whole rows, old and new. For servers that know no newer monitor. Like
+    /// [`Self::apply_updates`] otherwise.
+    pub fn apply_plain_updates(
+        &mut self,
+        json: &str,
+        interner: &mut crate::notation::Interner,
+    ) -> Result<Vec<RowChange>, crate::delta::UpdateError> {
+        let deltas = crate::delta::parse_plain(json, self, interner)?;
         crate::delta::apply(self, deltas)
     }
 

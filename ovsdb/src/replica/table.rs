@@ -31,24 +31,44 @@ impl Entry for Uuid {
     }
 }
 
-/// The rows that have one value in an indexed column. Nearly always one.
+/// The rows that have one value in the columns of an index. Nearly always one.
 #[derive(Clone)]
 enum Bucket {
     One(Uuid),
     Many(Sorted<Uuid>),
 }
 
-/// Rows by the value of one column.
+/// What rows are found by: the values of an index's columns, in their order.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Key {
+    One(Value),
+    Several(Arc<[Value]>),
+}
+
+/// Rows by the values of some columns.
 #[derive(Clone)]
 struct Index {
-    column: usize,
-    rows: PersistentMap<Value, Bucket>,
+    /// Positions, ascending.
+    columns: Arc<[usize]>,
+    rows: PersistentMap<Key, Bucket>,
 }
 
 impl Index {
+    fn key(&self, row: &Row) -> Key {
+        match *self.columns {
+            [column] => Key::One(row.values[column].clone()),
+            _ => Key::Several(self.columns.iter().map(|&c| row.values[c].clone()).collect()),
+        }
+    }
+
+    /// Whether two rows are found by the same values.
+    fn is_same(&self, a: &Row, b: &Row) -> bool {
+        self.columns.iter().all(|&c| a.values[c] == b.values[c])
+    }
+
     fn add(&mut self, row: &Row) {
-        let value = &row.values[self.column];
-        let bucket = match self.rows.get(value) {
+        let key = self.key(row);
+        let bucket = match self.rows.get(&key) {
             None => Bucket::One(row.uuid),
             Some(Bucket::One(other)) => Bucket::Many(Sorted::from_unsorted(vec![*other, row.uuid])),
             Some(Bucket::Many(many)) => {
@@ -57,19 +77,19 @@ impl Index {
                 Bucket::Many(many)
             }
         };
-        self.rows.insert_mut(value.clone(), bucket);
+        self.rows.insert_mut(key, bucket);
     }
 
     fn remove(&mut self, row: &Row) {
-        let value = &row.values[self.column];
-        match self.rows.get(value) {
+        let key = self.key(row);
+        match self.rows.get(&key) {
             Some(Bucket::Many(many)) if many.len() > 1 => {
                 let mut many = many.clone();
                 many.remove(&row.uuid);
-                self.rows.insert_mut(value.clone(), Bucket::Many(many));
+                self.rows.insert_mut(key, Bucket::Many(many));
             }
             _ => {
-                self.rows.remove_mut(value);
+                self.rows.remove_mut(&key);
             }
         }
     }
@@ -85,7 +105,8 @@ pub struct Table {
 
 impl Table {
     pub(crate) fn new(layout: Arc<TableLayout>) -> Self {
-        let index = |&column: &usize| Index { column, rows: persistent_map() };
+        let index =
+            |columns: &Vec<usize>| Index { columns: columns.as_slice().into(), rows: persistent_map() };
         let indexes = layout.indexed.iter().map(index).collect();
         Self { layout, rows: persistent_map(), indexes }
     }
@@ -120,22 +141,53 @@ impl Table {
         column: &str,
         value: &Value,
     ) -> impl Iterator<Item = &'a Arc<Row>> + use<'a> {
-        let position = self.layout.position(column);
-        let wanted = position.and_then(|p| value.clone().shaped(&self.layout.columns[p].1));
-        let index = position.and_then(|p| self.indexes.iter().find(|i| i.column == p));
+        self.find_by_all(&[(column, value)])
+    }
+    /// Rows whose columns equal these values, all of them: by an index where the
+    /// schema or the session declares one for these columns (in any order), else by
+    /// looking at every row. None for a column that is not held, or for a value
+    /// that does not have its shape. In the order of UUIDs when an index gave them.
+    pub fn find_by_all<'a>(
+        &'a self,
+        columns: &[(&str, &Value)],
+    ) -> impl Iterator<Item = &'a Arc<Row>> + use<'a> {
         let (mut one, mut many, mut scan) = (None, None, None);
-        match (index, position, wanted) {
-            (Some(index), _, Some(wanted)) => match index.rows.get(&wanted) {
-                Some(Bucket::One(uuid)) => one = self.rows.get(uuid),
-                Some(Bucket::Many(uuids)) => many = Some(uuids.iter().filter_map(|u| self.rows.get(u))),
-                None => {}
-            },
-            (None, Some(p), Some(wanted)) => {
-                scan = Some(self.rows.values().filter(move |row| row.values[p] == wanted));
+        if let Some(wanted) = self.wanted(columns) {
+            match self.indexes.iter().find(|i| i.columns.iter().eq(wanted.iter().map(|(p, _)| p))) {
+                Some(index) => {
+                    let mut values = wanted.into_iter().map(|(_, value)| value);
+                    let key = match (values.len(), values.next()) {
+                        (1, Some(value)) => Key::One(value),
+                        (_, first) => Key::Several(first.into_iter().chain(values).collect()),
+                    };
+                    match index.rows.get(&key) {
+                        Some(Bucket::One(uuid)) => one = self.rows.get(uuid),
+                        Some(Bucket::Many(uuids)) => {
+                            many = Some(uuids.iter().filter_map(|u| self.rows.get(u)));
+                        }
+                        None => {}
+                    }
+                }
+                None => {
+                    let matches = move |row: &&Arc<Row>| wanted.iter().all(|(p, v)| row.values[*p] == *v);
+                    scan = Some(self.rows.values().filter(matches));
+                }
             }
-            _ => {}
         }
         one.into_iter().chain(many.into_iter().flatten()).chain(scan.into_iter().flatten())
+    }
+
+    /// Positions and shaped values by position; `None` when no row can match.
+    fn wanted(&self, columns: &[(&str, &Value)]) -> Option<Vec<(usize, Value)>> {
+        let mut wanted = Vec::with_capacity(columns.len());
+        for (column, value) in columns {
+            let position = self.layout.position(column)?;
+            wanted.push((position, (*value).clone().shaped(&self.layout.columns[position].1)?));
+        }
+        wanted.sort_unstable_by_key(|(position, _)| *position);
+        // The same column twice: with one value it is said once, with two no row matches.
+        wanted.dedup();
+        wanted.windows(2).all(|w| w[0].0 != w[1].0).then_some(wanted)
     }
     /// The first row that [`Self::find_by`] gives.
     pub fn find_one(&self, column: &str, value: &Value) -> Option<&Arc<Row>> {
@@ -147,7 +199,7 @@ impl Table {
         let old = self.rows.get(&row.uuid).cloned();
         for index in &mut self.indexes {
             match &old {
-                Some(old) if old.values[index.column] == row.values[index.column] => {}
+                Some(old) if index.is_same(old, &row) => {}
                 Some(old) => {
                     index.remove(old);
                     index.add(&row);

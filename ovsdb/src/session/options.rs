@@ -16,8 +16,8 @@ pub struct Options {
     /// dropped and reported in [`Event::Connected`]. Without any table nothing is
     /// monitored and the session only transacts.
     pub tables: BTreeMap<String, Vec<String>>,
-    /// Columns (table, column) to index beside the schema's own indexes.
-    pub indexes: Vec<(String, String)>,
+    /// Indexes (table, columns) beside the schema's own.
+    pub indexes: Vec<(String, Vec<String>)>,
     /// Use only the leader of a clustered database: for writers.
     pub leader_only: bool,
     /// An idle connection without a sign of life for this long is given up; half of
@@ -64,8 +64,13 @@ impl Options {
         self
     }
     /// Declares an index on a column.
-    pub fn index(mut self, table: &str, column: &str) -> Self {
-        self.indexes.push((table.into(), column.into()));
+    pub fn index(self, table: &str, column: &str) -> Self {
+        self.index_on(table, [column])
+    }
+    /// Declares an index on several columns together, for
+    /// [`Table::find_by_all`](crate::Table::find_by_all).
+    pub fn index_on<'a>(mut self, table: &str, columns: impl IntoIterator<Item = &'a str>) -> Self {
+        self.indexes.push((table.into(), columns.into_iter().map(str::to_owned).collect()));
         self
     }
 }
