@@ -8,6 +8,8 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::tls::Connector;
+
 /// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Endpoint {
@@ -20,17 +22,24 @@ pub enum Endpoint {
         /// Port.
         port: u16,
     },
+    /// `ssl:HOST:PORT`: TLS over TCP, with the session's
+    /// [`Options::tls`](crate::Options::tls).
+    Ssl {
+        /// Address or name.
+        host: String,
+        /// Port.
+        port: u16,
+    },
 }
 
 /// Text that is no endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// Not of a known form.
-    #[error("{0:?} is no endpoint: expected unix:PATH, tcp:HOST:PORT or tcp:[IPV6]:PORT")]
+    #[error(
+        "{0:?} is no endpoint: expected unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT, IPv6 addresses in brackets"
+    )]
     Syntax(String),
-    /// `ssl:` endpoints are understood, but this version cannot use them yet.
-    #[error("{0:?}: TLS to the database is not supported by this version; use tcp: or unix:")]
-    Tls(String),
     /// A list without elements.
     #[error("no endpoint given")]
     Empty,
@@ -63,7 +72,7 @@ impl Endpoint {
         match scheme {
             "unix" => Ok(Self::Unix(rest.into())),
             "tcp" => host_and_port().map(|(host, port)| Self::Tcp { host, port }).ok_or_else(syntax),
-            "ssl" => host_and_port().map_or_else(|| Err(syntax()), |_| Err(EndpointError::Tls(text.into()))),
+            "ssl" => host_and_port().map(|(host, port)| Self::Ssl { host, port }).ok_or_else(syntax),
             _ => Err(syntax()),
         }
     }
@@ -75,22 +84,34 @@ impl Endpoint {
         if endpoints.is_empty() { Err(EndpointError::Empty) } else { Ok(endpoints) }
     }
 
+    /// Whether certificates are needed.
+    pub fn needs_tls(&self) -> bool {
+        matches!(self, Self::Ssl { .. })
+    }
+
     /// Opens a connection. The kernel gives up a TCP connection whose peer has not
     /// acknowledged what was sent for `patience` (zero: the system's default, a
     /// quarter of an hour): so a network that drops packets silently is told
     /// from a server that is busy, whose kernel does acknowledge.
-    pub(crate) async fn connect(&self, patience: Duration) -> std::io::Result<Box<dyn Stream>> {
-        match self {
-            Self::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-            Self::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                // Small requests must not wait for the acknowledgement of earlier ones.
-                stream.set_nodelay(true)?;
-                if !patience.is_zero() {
-                    SockRef::from(&stream).set_tcp_user_timeout(Some(patience))?;
-                }
-                Ok(Box::new(stream))
-            }
+    pub(crate) async fn connect(
+        &self,
+        patience: Duration,
+        tls: Option<&Connector>,
+    ) -> std::io::Result<Box<dyn Stream>> {
+        let (host, port) = match self {
+            Self::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
+            Self::Tcp { host, port } | Self::Ssl { host, port } => (host.as_str(), *port),
+        };
+        let stream = TcpStream::connect((host, port)).await?;
+        // Small requests must not wait for the acknowledgement of earlier ones.
+        stream.set_nodelay(true)?;
+        if !patience.is_zero() {
+            SockRef::from(&stream).set_tcp_user_timeout(Some(patience))?;
+        }
+        match (self, tls) {
+            (Self::Ssl { .. }, Some(tls)) => Ok(Box::new(tls.connect(host, stream).await?)),
+            (Self::Ssl { .. }, None) => Err(std::io::Error::other(crate::tls::NOT_CONFIGURED)),
+            _ => Ok(Box::new(stream)),
         }
     }
 }
@@ -105,6 +126,8 @@ impl fmt::Display for Endpoint {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Tcp { host, port } if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
             Self::Tcp { host, port } => write!(f, "tcp:{host}:{port}"),
+            Self::Ssl { host, port } if host.contains(':') => write!(f, "ssl:[{host}]:{port}"),
+            Self::Ssl { host, port } => write!(f, "ssl:{host}:{port}"),
         }
     }
 }
@@ -128,6 +151,8 @@ mod tests {
     #[case("tcp:[fd00::1]", "tcp:[fd00::1]:6640")]
     #[case(" tcp:ovn-nb:6641 ", "tcp:ovn-nb:6641")]
     #[case("tcp:h", "tcp:h:6640")]
+    #[case("ssl:10.0.0.1:6641", "ssl:10.0.0.1:6641")]
+    #[case("ssl:[fd00::1]:6641", "ssl:[fd00::1]:6641")]
     fn parses_and_prints(#[case] text: &str, #[case] printed: &str) {
         assert_eq!(Endpoint::parse(text).unwrap().to_string(), printed);
     }
@@ -135,6 +160,7 @@ mod tests {
     #[rstest]
     #[case("tcp:")]
     #[case("tcp:h:0")]
+    #[case("ssl:h:70000")]
     #[case("tcp:h:70000")]
     #[case("tcp:[fd00::1:6641")]
     #[case("tcp:[nonsense]:1")]
@@ -146,10 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn lists_and_tls() {
+    fn lists() {
         let list = Endpoint::parse_list("tcp:a:1, tcp:[::1]:2,").unwrap();
         assert_eq!(list.iter().map(ToString::to_string).collect::<Vec<_>>(), ["tcp:a:1", "tcp:[::1]:2"]);
         assert_eq!(Endpoint::parse_list(" , "), Err(EndpointError::Empty));
-        assert!(matches!(Endpoint::parse_list("tcp:a:1,ssl:b:2"), Err(EndpointError::Tls(_))));
+        let needs: Vec<bool> =
+            Endpoint::parse_list("tcp:a:1,ssl:b:2").unwrap().iter().map(Endpoint::needs_tls).collect();
+        assert_eq!(needs, [false, true]);
     }
 }

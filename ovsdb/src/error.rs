@@ -51,6 +51,10 @@ pub enum TransactErrorKind {
     /// The server could not write its log.
     #[error("I/O error")]
     Io,
+    /// It was cancelled. Nothing was committed by a standalone server; a member of a
+    /// cluster may have handed it to the others before: re-read, then decide.
+    #[error("cancelled")]
+    Canceled,
     /// The connection went away, or a reply did not come in time: whether the
     /// transaction was committed is unknown. Re-read, then decide.
     #[error("disconnected")]
@@ -75,6 +79,7 @@ impl TransactError {
             "not owner" => TransactErrorKind::NotOwner,
             "timed out" => TransactErrorKind::WaitTimedOut,
             "I/O error" => TransactErrorKind::Io,
+            "canceled" => TransactErrorKind::Canceled,
             other => TransactErrorKind::Other(other.into()),
         };
         Self { kind, op_index, details: details.into() }
@@ -89,14 +94,45 @@ impl TransactError {
             TransactErrorKind::Other(name) => {
                 matches!(
                     name.as_str(),
-                    "cluster error"
-                        | "not leader"
-                        | "resources exhausted"
-                        | "canceled"
-                        | "prerequisite failed"
+                    "cluster error" | "not leader" | "resources exhausted" | "prerequisite failed"
                 )
             }
             _ => false,
         }
     }
+}
+
+/// Why a call that only reads (or a change of what is followed) has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The server refused it.
+    #[error("{method}: {error} {details}")]
+    Refused {
+        /// The method.
+        method: &'static str,
+        /// The server's name for the error.
+        error: String,
+        /// Its explanation, often empty.
+        details: String,
+    },
+    /// No server answered, on any endpoint, within the request timeout for each.
+    #[error("{method}: no server answered in time")]
+    TimedOut {
+        /// The method.
+        method: &'static str,
+    },
+    /// The answer makes no sense.
+    #[error("{method}: unreadable answer: {problem}")]
+    Unreadable {
+        /// The method.
+        method: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// What was asked for does not fit the server's schema.
+    #[error("the schema does not allow it: {0}")]
+    Unfit(String),
+    /// The session has ended.
+    #[error("the session ended")]
+    Ended,
 }

@@ -50,6 +50,15 @@
 //! # }
 //! ```
 //!
+//! **Choose rows.** A [`Filter`] follows part of a table; [`Session::change`] changes
+//! filters, columns and tables of a live session without disturbing anything else.
+//!
+//! **Wait.** [`Session::commit`] tells the [`Position`] of its changes in the event stream;
+//! [`Session::wait_visible`] waits until the stream's consumer has dealt with them.
+//!
+//! **Trust.** `ssl:` endpoints need [`TlsFiles`]: the chain is verified, names as OVS does.
+//! Files are read anew for every connection.
+//!
 //! **Type.** [`table!`] declares structs for the columns that a caller uses.
 //!
 //! **Test.** [`testing::Database`] is an in-memory database that agrees with a real
@@ -81,6 +90,14 @@
 //! - A default value that violates a constraint fails the insert: rows of tables with
 //!   mandatory enumerations must name them.
 //! - `insert` into a map leaves keys alone that exist: delete them first.
+//! - A transaction can't delete a row and insert one with its UUID; two can.
+//! - A lock belongs to one server: clients of two members of a cluster hold "the same"
+//!   lock at once. A guard of a cluster's content is a row: write a token into it, and
+//!   begin every transaction with a `wait` of no time for that token. It fails at once,
+//!   with the whole transaction, for a writer that stalled and was replaced, through
+//!   changes of the leader too (`tests/facts.rs`).
+//! - The clauses of a monitor's condition are alternatives, those of a `where` are not.
+//! - A cancelled transaction of a cluster may have been handed to the others before.
 
 pub mod collections;
 pub mod delta;
@@ -94,15 +111,20 @@ pub mod schema;
 pub mod session;
 mod sorted;
 pub mod testing;
+pub mod tls;
 pub mod typed;
 pub mod unixctl;
 pub mod value;
 
 pub use endpoint::{Endpoint, EndpointError};
-pub use error::{OperationResult, TransactError, TransactErrorKind};
+pub use error::{CallError, OperationResult, TransactError, TransactErrorKind};
 pub use op::{Condition, Function, Mutation, Mutator, Operation, RowValues};
 pub use replica::{Replica, Row, RowChange, Table};
 pub use schema::{BaseType, ColumnSchema, ColumnType, Schema, TableSchema};
-pub use session::{Event, EventStream, Options, Session, SessionState};
+pub use session::{
+    Change, Changed, Committed, Event, EventStream, Filter, FilterError, LockNameError, LockState, Options,
+    Position, Session, SessionState, StreamEnded, Transaction,
+};
+pub use tls::TlsFiles;
 pub use uuid::Uuid;
 pub use value::{Atom, AtomMap, AtomSet, OrderedReal, Value};

@@ -1,7 +1,9 @@
 //! What a session tells: its events, and where it stands.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::locks::LockState;
 use crate::endpoint::Endpoint;
 use crate::error::{OperationResult, TransactError};
 use crate::replica::{Replica, RowChange};
@@ -20,7 +22,18 @@ pub enum Event {
         /// does not exist.
         missing: Vec<(String, String)>,
     },
-    /// The content was loaded, or brought up to date after a gap.
+    /// The server's schema is not the one known before: it was converted, or this is
+    /// another server. Comes after [`Event::Connected`], not for the first schema.
+    SchemaChanged {
+        /// The schema.
+        schema: Arc<Schema>,
+        /// Wanted (table, column) pairs that are there now, or have another type.
+        present: Vec<(String, String)>,
+        /// Wanted pairs that were there before.
+        absent: Vec<(String, String)>,
+    },
+    /// The content was loaded, or brought up to date after a gap or after a change
+    /// of what is followed.
     Replaced {
         /// The content.
         replica: Replica,
@@ -40,6 +53,14 @@ pub enum Event {
         tag: u64,
         /// The result of every operation, or why nothing was committed.
         result: Result<Vec<OperationResult>, TransactError>,
+    },
+    /// A lock asked for by [`Session::lock`](super::Session::lock) or
+    /// [`Session::steal`](super::Session::steal) changed hands.
+    Lock {
+        /// Its name.
+        name: Arc<str>,
+        /// What became of it.
+        state: LockState,
     },
     /// The connection was lost or given up.
     Disconnected {
@@ -64,6 +85,8 @@ pub struct SessionState {
     pub connections: u64,
     /// Times that updates did not fit or the consumer was too slow.
     pub resyncs: u64,
+    /// Locks held, by name; only on the server in use.
+    pub locks: BTreeSet<Arc<str>>,
     /// Why the last connection or attempt failed.
     pub last_error: Option<String>,
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::filter::Filter;
 use crate::endpoint::Endpoint;
+use crate::tls::TlsFiles;
 
 /// How to connect and what to follow.
 #[derive(Clone, Debug)]
@@ -16,16 +18,19 @@ pub struct Options {
     /// dropped and reported in [`Event::Connected`]. Without any table nothing is
     /// monitored and the session only transacts.
     pub tables: BTreeMap<String, Vec<String>>,
+    /// Which rows of a table are followed; all, for a table without a filter. One that
+    /// the server's schema does not allow is ignored, with a warning in the log.
+    pub filters: BTreeMap<String, Filter>,
     /// Indexes (table, columns) beside the schema's own.
     pub indexes: Vec<(String, Vec<String>)>,
     /// Use only the leader of a clustered database: for writers.
     pub leader_only: bool,
-    /// An idle connection without a sign of life for this long is given up; half of
-    /// it passes before the server is probed. While requests are in flight the
-    /// server may be busy with them, so then `request_timeout` decides; a TCP peer
+    /// A connection without a sign of life for this long is given up; half of it passes
+    /// before the server is probed. It is allowed more while the server may be busy:
+    /// twice the time of the initial load, and a second for each 512 KiB of
+    /// transactions in flight; during a load `request_timeout` decides. A TCP peer
     /// whose kernel does not acknowledge is given up within this interval anyway.
-    /// If the initial load took long, up to twice its time is allowed. Zero switches
-    /// probing off.
+    /// Zero switches probing off.
     pub probe_interval: Duration,
     /// Bound of one attempt to connect.
     pub connect_timeout: Duration,
@@ -38,6 +43,10 @@ pub struct Options {
     pub max_queued_changes: usize,
     /// Names this client in logs and as monitor id.
     pub client_name: String,
+    /// Certificates for `ssl:` endpoints.
+    pub tls: Option<TlsFiles>,
+    /// Makes the jitter of pauses repeatable, for tests.
+    pub jitter_seed: Option<u64>,
 }
 
 impl Options {
@@ -48,6 +57,7 @@ impl Options {
             endpoints,
             database: database.into(),
             tables: BTreeMap::new(),
+            filters: BTreeMap::new(),
             indexes: Vec::new(),
             leader_only: false,
             probe_interval: Duration::from_secs(5),
@@ -56,11 +66,23 @@ impl Options {
             max_backoff: Duration::from_secs(2),
             max_queued_changes: 100_000,
             client_name: "weir".into(),
+            tls: None,
+            jitter_seed: None,
         }
     }
     /// Adds a table and its wanted columns (none: all).
     pub fn table<'a>(mut self, table: &str, columns: impl IntoIterator<Item = &'a str>) -> Self {
         self.tables.entry(table.into()).or_default().extend(columns.into_iter().map(str::to_owned));
+        self
+    }
+    /// Follows only the rows of a table that a filter lets through.
+    pub fn filter(mut self, table: &str, filter: Filter) -> Self {
+        self.filters.insert(table.into(), filter);
+        self
+    }
+    /// Uses these files for `ssl:` endpoints.
+    pub fn tls(mut self, files: TlsFiles) -> Self {
+        self.tls = Some(files);
         self
     }
     /// Declares an index on a column.

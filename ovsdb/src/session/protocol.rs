@@ -5,31 +5,44 @@
 //! what is wanted ([`Phase::Loading`]), follow it ([`Phase::Synced`]). An update
 //! that does not fit leads back to loading, a changed schema to greeting; anything
 //! else that is wrong ends the connection with a reason.
+//!
+//! Here: what is held, and where a message goes. `requests` sends, `load` brings into
+//! sync, `follow` keeps it, `change` changes what is followed, `time` notices silence.
 
+mod change;
+mod follow;
 mod load;
+mod requests;
+mod time;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
 use serde_json::json;
 use serde_json::value::RawValue;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::command::{Call, ChangeRequest, Changed, Request, Slot};
 use super::handshake::{self, ServerStatus};
+use super::locks::Locks;
 use super::queue::Producer;
+use super::wanted::Wanted;
 use super::wire::{self, Message, RpcError};
-use super::{Event, Options, Request, Requester};
+use super::{Event, Options};
 use crate::endpoint::Endpoint;
-use crate::error::{OperationResult, TransactError, TransactErrorKind};
+use crate::error::{CallError, TransactError, TransactErrorKind};
 use crate::notation::Interner;
-use crate::op::Operation;
 use crate::replica::Replica;
 use crate::schema::Schema;
 
 /// Why a connection ends.
 pub(super) type Failure = String;
+
+/// Who waits for a change of what is followed.
+type ChangeWaiter = oneshot::Sender<Result<Changed, CallError>>;
 
 /// What outlives a connection.
 #[derive(Default)]
@@ -38,6 +51,17 @@ pub(super) struct Content {
     pub(super) replica: Option<Replica>,
     /// The transaction it is as of; zero if the server does not say.
     last_transaction: Option<String>,
+    /// What it holds.
+    loaded: Option<Wanted>,
+    /// What it is to hold.
+    wanted: Wanted,
+    /// Changes of that which have not begun.
+    pub(super) changes: VecDeque<ChangeRequest>,
+    /// Who waits for changes that the next load will show.
+    changing: Vec<ChangeWaiter>,
+    /// The last schema told.
+    schema: Option<Arc<Schema>>,
+    pub(super) locks: Locks,
     interner: Interner,
     /// Consecutive initial loads that timed out.
     load_timeouts: u32,
@@ -46,21 +70,53 @@ pub(super) struct Content {
     pub(super) resyncs: u64,
 }
 
+impl Content {
+    pub(super) fn new(options: &Options) -> Self {
+        Self { wanted: Wanted::of(options), ..Self::default() }
+    }
+}
+
 /// The id that stands for no transaction.
 const NO_TRANSACTION: &str = "00000000-0000-0000-0000-000000000000";
 /// An initial load may take at most so many doublings of the request timeout.
 const MAX_LOAD_DOUBLINGS: u32 = 4;
-
 /// A silent server is given up after this time however big its database is.
 const MAX_PATIENCE: Duration = Duration::from_secs(60);
 /// A connection may need to load afresh at most once in this time.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(10);
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Greeting,
     Loading,
     Synced,
+}
+
+/// Kinds of monitors, the newest first; older servers lack the newer ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MonitorKind {
+    /// `monitor_cond_since`: conditions, resumes.
+    Since,
+    /// `monitor_cond`: conditions.
+    Conditional,
+    /// `monitor` of RFC 7047.
+    Plain,
+}
+
+impl MonitorKind {
+    fn method(self) -> &'static str {
+        match self {
+            Self::Since => "monitor_cond_since",
+            Self::Conditional => "monitor_cond",
+            Self::Plain => "monitor",
+        }
+    }
+    fn older(self) -> Option<Self> {
+        match self {
+            Self::Since => Some(Self::Conditional),
+            Self::Conditional => Some(Self::Plain),
+            Self::Plain => None,
+        }
+    }
 }
 
 /// What a reply answers.
@@ -69,14 +125,27 @@ enum Pending {
     Echo,
     ServerMonitor,
     GetSchema,
-    Load { monitor: u64, since: bool },
-    Transact { request: Request, selects: Vec<Option<Arc<str>>>, count: usize },
+    Load { monitor: u64, kind: MonitorKind },
+    Conditions { waiter: ChangeWaiter, wanted: Wanted },
+    Transact { request: Request, selects: Vec<Option<Arc<str>>>, count: usize, bytes: u64 },
+    Call(Call),
+    Lock(Arc<str>),
+    Unlock(Arc<str>),
 }
 
 struct Waiting {
     what: Pending,
     method: &'static str,
     deadline: Option<Instant>,
+}
+
+/// A monitor with other columns that is being loaded beside the one followed.
+struct Switch {
+    monitor: u64,
+    /// The replica to fill.
+    empty: Replica,
+    wanted: Wanted,
+    waiter: ChangeWaiter,
 }
 
 /// One connection.
@@ -90,8 +159,8 @@ pub(super) struct Protocol<'a> {
     phase: Phase,
     next_id: u64,
     waiting: BTreeMap<u64, Waiting>,
-    /// Transactions in `waiting`.
-    in_flight: usize,
+    /// Bytes of the transactions in `waiting`.
+    bytes_in_flight: u64,
     /// No deadline in `waiting` is earlier.
     next_deadline: Option<Instant>,
     last_activity: Instant,
@@ -100,10 +169,18 @@ pub(super) struct Protocol<'a> {
     status: Option<ServerStatus>,
     status_known: bool,
     schema: Option<Arc<Schema>>,
+    /// The newest kind of monitor that the server has, as far as is known.
+    kind: MonitorKind,
+    /// The number of the monitor that is followed or being loaded.
+    monitor: u64,
     /// The content being followed; not yet in `content` while loading.
     current: Option<Replica>,
+    /// A change of columns under way.
+    switch: Option<Switch>,
+    /// A change of conditions is under way.
+    changing_conditions: bool,
     /// Replies that must come after the load under way.
-    held: Vec<Event>,
+    held: Vec<(Event, Slot)>,
     last_resync: Option<Instant>,
     load_began: Instant,
     /// Twice the time of the initial load.
@@ -131,14 +208,18 @@ impl<'a> Protocol<'a> {
             phase: Phase::Greeting,
             next_id: 1,
             waiting: BTreeMap::new(),
-            in_flight: 0,
+            bytes_in_flight: 0,
             next_deadline: None,
             last_activity: now,
             probing: false,
             status: None,
             status_known: false,
             schema: None,
+            kind: MonitorKind::Since,
+            monitor: 0,
             current: None,
+            switch: None,
+            changing_conditions: false,
             held: Vec::new(),
             last_resync: None,
             load_began: now,
@@ -162,85 +243,20 @@ impl<'a> Protocol<'a> {
         self.content.resyncs
     }
 
-    fn register(&mut self, what: Pending, method: &'static str, deadline: Option<Instant>) -> u64 {
-        let id = self.next_id;
-        self.next_id += 1;
-        self.next_deadline = self.next_deadline.into_iter().chain(deadline).min();
-        self.waiting.insert(id, Waiting { what, method, deadline });
-        id
+    /// Where its events go.
+    pub(super) fn events(&self) -> &'a Producer {
+        self.events
     }
 
-    fn call(&mut self, now: Instant, what: Pending, method: &'static str, params: serde_json::Value) {
-        let id = self.register(what, method, Some(now + self.options.request_timeout));
-        wire::write_request(&mut self.out, id, method, params);
-    }
-
-    /// Sends a transaction. Only when synced.
-    pub(super) fn transact(&mut self, now: Instant, mut request: Request) {
-        let operations = std::mem::take(&mut request.operations);
-        let longest_wait = operations.iter().map(wait_of).max().unwrap_or_default();
-        let selects = if operations.iter().any(|o| matches!(o, Operation::Select { .. })) {
-            operations.iter().map(|o| o.table().cloned()).collect()
-        } else {
-            Vec::new()
-        };
-        let id = self.next_id;
-        wire::write_transact(&mut self.out, id, &self.options.database, &operations);
-        let count = operations.len();
-        self.in_flight += 1;
-        let deadline = now + self.options.request_timeout.max(self.patience) + longest_wait;
-        self.register(Pending::Transact { request, selects, count }, "transact", Some(deadline));
+    /// The locks held.
+    pub(super) fn locks(&self) -> &Locks {
+        &self.content.locks
     }
 
     /// Bytes came in.
     pub(super) fn activity(&mut self, now: Instant) {
         self.last_activity = now;
         self.probing = false;
-    }
-
-    /// When [`Self::on_time`] wants to be called.
-    pub(super) fn next_timer(&self) -> Option<Instant> {
-        self.next_deadline.into_iter().chain(self.next_probe()).min()
-    }
-
-    /// Half an interval of silence leads to an echo, a whole one to the end, or twice
-    /// what the initial load took if that is longer: a server of a very big database
-    /// has pauses too (it compacts its log, it drops another client). Not
-    /// while the server works for us: it does one thing at a time, and a load or a
-    /// transaction in a big database may take it longer. Those have their own bound
-    /// (and a dead network is noticed all the same, see [`Endpoint`]'s `connect`).
-    fn next_probe(&self) -> Option<Instant> {
-        let interval = self.options.probe_interval;
-        let busy = self.phase == Phase::Loading || self.in_flight > 0;
-        match (self.probing, busy) {
-            _ if interval.is_zero() => None,
-            (true, true) => None,
-            (true, false) => Some(self.last_activity + interval.max(self.patience)),
-            (false, _) => Some(self.last_activity + interval / 2),
-        }
-    }
-
-    /// Time has come.
-    pub(super) fn on_time(&mut self, now: Instant) -> Result<(), Failure> {
-        if self.next_deadline.is_some_and(|d| d <= now) {
-            let late = self.waiting.values().find(|w| w.deadline.is_some_and(|d| d <= now));
-            if let Some(late) = late {
-                if matches!(late.what, Pending::Load { .. }) {
-                    self.content.load_timeouts = (self.content.load_timeouts + 1).min(MAX_LOAD_DOUBLINGS);
-                }
-                return Err(format!("no reply to {} in time", late.method));
-            }
-            self.next_deadline = self.waiting.values().filter_map(|w| w.deadline).min();
-        }
-        if self.next_probe().is_some_and(|p| p <= now) {
-            if self.probing {
-                return Err(format!("no sign of life for {:?}", self.options.probe_interval));
-            }
-            self.probing = true;
-            let id = self.register(Pending::Echo, "echo", None);
-            wire::write_request(&mut self.out, id, "echo", json!([]));
-        }
-        Ok(())
     }
 
     /// A message came in.
@@ -271,13 +287,25 @@ impl<'a> Protocol<'a> {
     ) -> Result<(), Failure> {
         match what {
             Pending::Ignored | Pending::Echo => Ok(()),
-            Pending::Transact { request, selects, count } => {
-                self.in_flight -= 1;
+            Pending::Transact { request, selects, count, bytes } => {
+                self.bytes_in_flight = self.bytes_in_flight.saturating_sub(bytes);
                 let result = match result {
                     Ok(result) => wire::parse_results(result, count, &selects, self.schema.as_deref()),
                     Err(error) => Err(TransactError::from_wire(error.name(), None, error.details())),
                 };
-                self.answer(request.requester, result);
+                self.answer(request, result);
+                Ok(())
+            }
+            Pending::Call(call) => {
+                self.called(call, result);
+                Ok(())
+            }
+            Pending::Lock(name) => {
+                self.lock_answered(&name, result);
+                Ok(())
+            }
+            Pending::Unlock(name) => {
+                self.content.locks.unlock_answered(&name);
                 Ok(())
             }
             Pending::ServerMonitor => {
@@ -299,56 +327,39 @@ impl<'a> Protocol<'a> {
                 self.schema = Some(Arc::new(schema));
                 self.greeted(now)
             }
-            Pending::Load { monitor, .. } if monitor != self.content.monitors => Ok(()),
-            Pending::Load { since, .. } => match result {
-                Ok(Some(json)) => self.loaded(now, since, json.get()),
-                Ok(None) => Err("no content in the reply to monitor".into()),
-                Err(error) if since && error.name() == "unknown method" => {
-                    self.load(now, false);
-                    Ok(())
-                }
-                Err(error) => Err(format!("monitor: {} {}", error.name(), error.details())),
-            },
-        }
-    }
-
-    fn answer(&mut self, requester: Requester, result: Result<Vec<OperationResult>, TransactError>) {
-        match requester {
-            // Whoever asked may have gone away.
-            Requester::Call(sender) => drop(sender.send(result)),
-            Requester::Tag(tag) => {
-                let event = Event::Reply { tag, result };
-                if self.phase == Phase::Synced {
-                    self.events.push(event);
-                } else {
-                    self.held.push(event);
-                }
+            Pending::Conditions { waiter, wanted } => {
+                self.conditions_changed(now, waiter, wanted, result);
+                Ok(())
             }
+            Pending::Load { monitor, kind } => self.load_answered(now, monitor, kind, result),
         }
     }
 
-    /// The connection is gone: whatever is in flight has an unknown outcome.
-    pub(super) fn close(mut self, reason: &str) {
-        for event in std::mem::take(&mut self.held) {
-            self.events.push(event);
+    /// The connection is gone: whatever is in flight has an unknown outcome. Calls
+    /// that only read are given back, for the next connection.
+    pub(super) fn close(mut self, reason: &str) -> Vec<Call> {
+        for (event, slot) in std::mem::take(&mut self.held) {
+            self.events.push_reply(event, slot);
         }
         self.phase = Phase::Synced;
+        let mut calls = Vec::new();
         for (_, waiting) in std::mem::take(&mut self.waiting) {
-            if let Pending::Transact { request, .. } = waiting.what {
-                let error = TransactError::new(TransactErrorKind::Disconnected, reason);
-                self.answer(request.requester, Err(error));
+            match waiting.what {
+                Pending::Transact { request, .. } => {
+                    let error = TransactError::new(TransactErrorKind::Disconnected, reason);
+                    self.answer(request, Err(error));
+                }
+                Pending::Call(call) => calls.push(call),
+                // The next load shows it.
+                Pending::Conditions { waiter, .. } => self.content.changing.push(waiter),
+                _ => {}
             }
         }
+        self.abandon_switch();
+        self.locks_lost();
         if self.announced {
             self.events.push(Event::Disconnected { reason: reason.to_owned() });
         }
-    }
-}
-
-/// How long an operation may block by itself.
-fn wait_of(operation: &Operation) -> Duration {
-    match operation {
-        Operation::Wait { timeout, .. } => timeout.map_or(Duration::from_secs(3600), Duration::from_millis),
-        _ => Duration::ZERO,
+        calls
     }
 }

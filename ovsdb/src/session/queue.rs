@@ -6,7 +6,12 @@
 //! replica is the newest and whose changes are computed when it is taken. Contents
 //! only ever move forward, so a reply still comes after the changes that it
 //! acknowledges, and a loss of connection after the replies that it caused and
-//! before the content of the next connection. Replies are never dropped.
+//! before the content of the next connection. Too many connections become one (see
+//! `fold`). Replies are never dropped: each keeps
+//! its transaction's place among those that may be in flight until it is taken, which
+//! bounds them.
+
+mod fold;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +19,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::Event;
+use super::command::Slot;
+use super::position::Acknowledged;
 use crate::error::TransactErrorKind;
 use crate::replica::Replica;
 
+pub(super) use super::position::Position;
+
 /// Most waiting events other than replies, however few changes they carry.
 const MAX_OTHERS: usize = 65_536;
+/// Most waiting losses of connections, each with a content of its own, before the
+/// connections become one.
+const MAX_LOSSES: usize = 64;
 
 struct State {
     items: VecDeque<Item>,
@@ -30,9 +42,14 @@ struct State {
     changes: usize,
     /// Waiting items that are no replies.
     others: usize,
+    /// Waiting `Disconnected` events.
+    losses: usize,
     max_changes: usize,
-    /// What the consumer has seen last.
+    /// What the consumer was given last, and its position.
     delivered: Option<Replica>,
+    delivered_at: Position,
+    /// Position of the newest content.
+    newest: Position,
     producers_gone: bool,
     consumer_gone: bool,
     overflows: u64,
@@ -40,22 +57,34 @@ struct State {
 
 enum Item {
     Event(Event),
+    /// A content with its position.
+    Content(Event, Position),
     /// The contents of one connection in one; told by `Resync`, then `Replaced`.
     Collapsed {
         announced: bool,
         replica: Replica,
+        position: Position,
+    },
+    /// A reply, and its transaction's place until it is taken.
+    Reply {
+        event: Event,
+        _place: Option<Slot>,
     },
 }
 
 impl Item {
     fn is_reply(&self) -> bool {
-        matches!(self, Self::Event(Event::Reply { .. }))
+        matches!(self, Self::Reply { .. })
+    }
+    fn is_loss(&self) -> bool {
+        matches!(self, Self::Event(Event::Disconnected { .. }))
     }
 }
 
 struct Shared {
     state: Mutex<State>,
     wake: Notify,
+    acknowledged: Acknowledged,
 }
 
 impl Shared {
@@ -74,13 +103,17 @@ pub(super) fn channel(max_changes: usize) -> (Producer, Consumer) {
             open: None,
             changes: 0,
             others: 0,
+            losses: 0,
             max_changes,
             delivered: None,
+            delivered_at: Position::default(),
+            newest: Position::default(),
             producers_gone: false,
             consumer_gone: false,
             overflows: 0,
         }),
         wake: Notify::new(),
+        acknowledged: Acknowledged::default(),
     });
     (Producer(shared.clone()), Consumer(shared))
 }
@@ -92,11 +125,20 @@ pub(super) struct Producer(Arc<Shared>);
 impl Producer {
     /// Appends an event; collapses the queue if it is full.
     pub(super) fn push(&self, event: Event) {
+        self.push_item(event, None);
+    }
+
+    /// Appends a reply, with its transaction's place.
+    pub(super) fn push_reply(&self, event: Event, slot: Slot) {
+        self.push_item(event, Some(slot));
+    }
+
+    fn push_item(&self, event: Event, slot: Option<Slot>) {
         let mut state = self.0.lock();
         if state.consumer_gone {
             return;
         }
-        state.push(event);
+        state.push(event, slot);
         drop(state);
         self.0.wake.notify_one();
     }
@@ -105,6 +147,16 @@ impl Producer {
     pub(super) fn close(&self) {
         self.0.lock().producers_gone = true;
         self.0.wake.notify_one();
+    }
+
+    /// Position of the newest content.
+    pub(super) fn newest(&self) -> Position {
+        self.0.lock().newest
+    }
+
+    /// What the consumer has acknowledged.
+    pub(super) fn acknowledged(&self) -> &Acknowledged {
+        &self.0.acknowledged
     }
 
     /// How often the queue has collapsed.
@@ -124,19 +176,29 @@ fn is_boundary(event: &Event) -> bool {
 }
 
 impl State {
-    fn push(&mut self, event: Event) {
+    fn push(&mut self, event: Event, slot: Option<Slot>) {
+        if let Event::Updated { replica, .. } | Event::Replaced { replica, .. } = &event {
+            self.newest = self.newest.next();
+            if self.fold(replica) {
+                return;
+            }
+        }
         match &event {
-            Event::Updated { replica, .. } | Event::Replaced { replica, .. } if self.fold(replica) => return,
             Event::Updated { changes, .. } => self.changes += changes.len(),
             event if is_boundary(event) => self.open = None,
             // The collapsed content that waits says it already.
             Event::Resync { .. } if self.open.is_some() => return,
             _ => {}
         }
-        let item = Item::Event(event);
+        let item = match event {
+            Event::Updated { .. } | Event::Replaced { .. } => Item::Content(event, self.newest),
+            Event::Reply { .. } => Item::Reply { event, _place: slot },
+            _ => Item::Event(event),
+        };
         self.others += usize::from(!item.is_reply());
+        self.losses += usize::from(item.is_loss());
         self.items.push_back(item);
-        if self.changes > self.max_changes || self.others > MAX_OTHERS {
+        if self.changes > self.max_changes || self.others > MAX_OTHERS || self.losses > MAX_LOSSES {
             self.collapse();
         }
     }
@@ -145,8 +207,9 @@ impl State {
     fn fold(&mut self, newer: &Replica) -> bool {
         let index = self.open.and_then(|n| usize::try_from(n.checked_sub(self.taken)?).ok());
         match index.and_then(|i| self.items.get_mut(i)) {
-            Some(Item::Collapsed { replica, .. }) => {
+            Some(Item::Collapsed { replica, position, .. }) => {
                 *replica = newer.clone();
+                *position = self.newest;
                 true
             }
             _ => false,
@@ -158,27 +221,36 @@ impl State {
         let mut kept: VecDeque<Item> = VecDeque::new();
         let mut content: Option<usize> = None;
         for item in self.items.drain(..) {
-            let (newer, told) = match item {
-                Item::Event(Event::Updated { replica, .. } | Event::Replaced { replica, .. }) => {
-                    (replica, false)
+            let (newer, told, at) = match item {
+                Item::Content(Event::Updated { replica, .. } | Event::Replaced { replica, .. }, at) => {
+                    (replica, false, at)
                 }
-                Item::Collapsed { announced, replica } => (replica, announced),
+                Item::Collapsed { announced, replica, position } => (replica, announced, position),
                 Item::Event(Event::Resync { .. }) => continue,
-                Item::Event(event) => {
-                    if is_boundary(&event) {
+                Item::Event(ref event) | Item::Reply { ref event, .. } | Item::Content(ref event, _) => {
+                    if is_boundary(event) {
                         content = None;
                     }
-                    kept.push_back(Item::Event(event));
+                    kept.push_back(item);
                     continue;
                 }
             };
             match content.and_then(|at| kept.get_mut(at)) {
-                Some(Item::Collapsed { replica, .. }) => *replica = newer,
+                Some(Item::Collapsed { replica, position, .. }) => {
+                    *replica = newer;
+                    *position = at;
+                }
                 _ => {
                     content = Some(kept.len());
-                    kept.push_back(Item::Collapsed { announced: told, replica: newer });
+                    kept.push_back(Item::Collapsed { announced: told, replica: newer, position: at });
                 }
             }
+        }
+        if self.losses > MAX_LOSSES {
+            kept = fold::into_one_connection(kept);
+            // What comes next is of another connection.
+            content = None;
+            self.losses = kept.iter().filter(|item| item.is_loss()).count();
         }
         self.open = content.map(|at| self.taken + at as u64);
         self.others = kept.iter().filter(|item| !item.is_reply()).count();
@@ -195,9 +267,15 @@ impl State {
         let item = self.items.pop_front()?;
         self.taken += 1;
         self.others -= usize::from(!item.is_reply());
+        self.losses -= usize::from(item.is_loss());
         let event = match item {
-            Item::Event(event) => event,
-            Item::Collapsed { replica, .. } => {
+            Item::Event(event) | Item::Reply { event, .. } => event,
+            Item::Content(event, position) => {
+                self.delivered_at = position;
+                event
+            }
+            Item::Collapsed { replica, position, .. } => {
+                self.delivered_at = position;
                 let changes = match &self.delivered {
                     Some(old) => replica.changes_since(old),
                     None => replica.changes_since(&replica.emptied()),
@@ -222,17 +300,26 @@ pub(super) struct Consumer(Arc<Shared>);
 
 impl Consumer {
     pub(super) fn try_next(&mut self) -> Option<Event> {
-        self.0.lock().pop()
+        let mut state = self.0.lock();
+        self.0.acknowledged.advance(state.delivered_at);
+        state.pop()
+    }
+
+    /// Position of the last content taken.
+    pub(super) fn position(&self) -> Position {
+        self.0.lock().delivered_at
     }
 
     pub(super) async fn next(&mut self) -> Option<Event> {
         loop {
             {
                 let mut state = self.0.lock();
+                self.0.acknowledged.advance(state.delivered_at);
                 if let Some(event) = state.pop() {
                     return Some(event);
                 }
                 if state.producers_gone {
+                    self.0.acknowledged.end();
                     return None;
                 }
             }
@@ -249,122 +336,10 @@ impl Drop for Consumer {
         state.consumer_gone = true;
         state.items.clear();
         state.delivered = None;
+        drop(state);
+        self.0.acknowledged.end();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::endpoint::Endpoint;
-    use crate::op::Operation;
-    use crate::testing::{Database, northbound};
-
-    /// A database whose every transaction becomes an event.
-    struct Source(Database, Producer);
-
-    impl Source {
-        fn update(&mut self, name: &str) {
-            let changes = self.0.must(&[Operation::insert("Logical_Switch").column("name", name).build()]);
-            self.1.push(Event::Updated { replica: self.0.replica(), changes });
-        }
-        fn reply(&self, tag: u64) {
-            self.1.push(Event::Reply { tag, result: Ok(Vec::new()) });
-        }
-        fn connected(&self) {
-            let (endpoint, schema) = (Endpoint::Unix("s".into()), self.0.schema().clone());
-            self.1.push(Event::Connected { endpoint, schema, missing: Vec::new() });
-            self.1.push(Event::Replaced { replica: self.0.replica(), changes: Vec::new() });
-        }
-        fn disconnected(&self) {
-            self.1.push(Event::Disconnected { reason: "gone".into() });
-        }
-    }
-
-    fn queue(max: usize) -> (Source, Consumer) {
-        let (producer, consumer) = channel(max);
-        (Source(Database::new(northbound()), producer), consumer)
-    }
-
-    /// A letter for each event; contents with the number of their rows.
-    fn drain(consumer: &mut Consumer) -> String {
-        let one = |event| match event {
-            Event::Connected { .. } => "C".to_owned(),
-            Event::Disconnected { .. } => "D".into(),
-            Event::Resync { .. } => "S".into(),
-            Event::Replaced { replica, changes } => format!("R{}({})", replica.row_count(), changes.len()),
-            Event::Updated { replica, .. } => format!("U{}", replica.row_count()),
-            Event::Reply { tag, .. } => format!("r{tag}"),
-        };
-        std::iter::from_fn(|| consumer.try_next()).map(one).collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn what_fits_comes_as_it_was_sent() {
-        let (mut source, mut consumer) = queue(10);
-        source.connected();
-        source.update("a");
-        source.reply(1);
-        source.disconnected();
-        assert_eq!(drain(&mut consumer), "C R0(0) U1 r1 D");
-    }
-
-    #[test]
-    fn overflow_collapses_contents_and_keeps_replies_after_them() {
-        let (mut source, mut consumer) = queue(2);
-        source.connected();
-        source.update("a");
-        assert_eq!(drain(&mut consumer), "C R0(0) U1");
-        for i in 0..5 {
-            source.update(&format!("b{i}"));
-            source.reply(i);
-        }
-        // All five rows come as one difference to what was delivered, then replies.
-        assert_eq!(drain(&mut consumer), "S R6(5) r0 r1 r2 r3 r4");
-        assert_eq!(source.1.overflows(), 1);
-        source.update("c");
-        assert_eq!(drain(&mut consumer), "U7");
-    }
-
-    #[test]
-    fn each_connection_within_an_overflow_has_its_own_content() {
-        let (mut source, mut consumer) = queue(2);
-        source.connected();
-        source.update("a0");
-        source.reply(1);
-        source.disconnected();
-        source.connected();
-        (1..5).for_each(|i| source.update(&format!("a{i}")));
-        source.reply(2);
-        // What comes later on the same connection is taken in.
-        source.update("a5");
-        assert_eq!(drain(&mut consumer), "C S R1(1) r1 D C S R6(5) r2");
-        (6..10).for_each(|i| source.update(&format!("a{i}")));
-        assert!(matches!(consumer.try_next(), Some(Event::Resync { .. })));
-        // Even after it was announced, but not across connections.
-        source.update("b");
-        source.disconnected();
-        source.connected();
-        source.update("c");
-        assert_eq!(drain(&mut consumer), "R11(5) D C R11(0) U12");
-    }
-
-    #[test]
-    fn content_that_resolves_an_unknown_outcome_stays_behind_it() {
-        let (mut source, mut consumer) = queue(1);
-        source.connected();
-        (0..3).for_each(|i| source.update(&format!("a{i}")));
-        let error = crate::TransactError::new(TransactErrorKind::Disconnected, "not in sync");
-        source.1.push(Event::Reply { tag: 1, result: Err(error) });
-        (3..6).for_each(|i| source.update(&format!("a{i}")));
-        assert_eq!(drain(&mut consumer), "C S R3(3) r1 S R6(3)");
-    }
-
-    #[tokio::test]
-    async fn the_end_comes_after_what_waits() {
-        let (source, mut consumer) = queue(2);
-        source.reply(1);
-        source.1.close();
-        assert!(matches!(consumer.next().await, Some(Event::Reply { tag: 1, .. })));
-        assert!(consumer.next().await.is_none());
-    }
-}
+mod tests;

@@ -87,6 +87,13 @@ struct OutRequest<'a, P> {
 }
 
 #[derive(Serialize)]
+struct OutNotification<'a, P> {
+    method: &'a str,
+    params: P,
+    id: Option<()>,
+}
+
+#[derive(Serialize)]
 struct OutReply<'a> {
     result: Option<&'a RawValue>,
     error: Option<()>,
@@ -116,6 +123,11 @@ fn write(out: &mut BytesMut, message: &impl Serialize) {
 /// Appends a request.
 pub(super) fn write_request(out: &mut BytesMut, id: u64, method: &str, params: impl Serialize) {
     write(out, &OutRequest { method, params, id });
+}
+
+/// Appends a notification: a request that has no answer.
+pub(super) fn write_notification(out: &mut BytesMut, method: &str, params: impl Serialize) {
+    write(out, &OutNotification { method, params, id: None });
 }
 
 /// Appends a `transact` request.

@@ -1,13 +1,18 @@
-//! Loading and following: from the greeting to the synced state and back.
+//! Loading: from the greeting to the synced state.
 
-use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::{Failure, MAX_PATIENCE, NO_TRANSACTION, Pending, Phase, Protocol, RESYNC_INTERVAL};
+use super::{Failure, MAX_PATIENCE, MonitorKind, NO_TRANSACTION, Pending, Phase, Protocol};
 use crate::replica::{Replica, RowChange};
-use crate::schema::Schema;
-use crate::session::{Event, Options, handshake, wire};
+use crate::session::Event;
+use crate::session::command::Changed;
+use crate::session::wanted::Wanted;
+use crate::session::wire::{self, RpcError};
+
+/// What an initial load brought: whether it continues from the transaction asked for,
+/// the transaction it is as of, and the rows.
+type Loaded<'a> = (bool, String, &'a RawValue);
 
 impl Protocol<'_> {
     /// Goes on when both server status and schema are known.
@@ -17,67 +22,155 @@ impl Protocol<'_> {
         else {
             return Ok(());
         };
-        let empty = Replica::new(schema.clone(), &self.options.tables, &self.options.indexes);
+        while let Some(request) = self.content.changes.pop_front() {
+            self.content.wanted = self.content.wanted.changed(request.change);
+            self.content.changing.push(request.respond);
+        }
+        for problem in self.content.wanted.unfit(&schema) {
+            tracing::warn!(endpoint = %self.endpoint, problem, "a filter is ignored: all rows are followed");
+        }
+        let empty = Replica::new(schema.clone(), &self.content.wanted.tables, &self.options.indexes);
         self.events.push(Event::Connected {
             endpoint: self.endpoint.clone(),
             schema: schema.clone(),
-            missing: missing(self.options, &schema),
+            missing: self.content.wanted.missing(&schema),
         });
         self.announced = true;
-        // Differences only make sense to what has the same columns.
-        if !self.content.replica.as_ref().is_some_and(|r| r.same_layout(&empty)) {
+        if let Some(before) = self.content.schema.replace(schema.clone())
+            && *before != *schema
+        {
+            self.events.push(Event::SchemaChanged {
+                present: self.content.wanted.gained(&before, &schema),
+                absent: self.content.wanted.gained(&schema, &before),
+                schema: schema.clone(),
+            });
+        }
+        let locks = self.content.locks.connect();
+        self.send_lock_calls(now, locks);
+        // Differences only make sense to what has the same columns and rows.
+        let same = self.content.replica.as_ref().is_some_and(|r| r.same_layout(&empty));
+        if !same || self.content.loaded.as_ref() != Some(&self.content.wanted) {
             self.content.last_transaction = None;
         }
-        self.current = Some(empty);
-        self.load(now, true);
+        self.load(now, empty);
         Ok(())
     }
 
-    fn check_status(&self) -> Result<(), Failure> {
+    pub(super) fn check_status(&self) -> Result<(), Failure> {
         match &self.status {
             Some(status) => status.accept(&self.options.database, self.options.leader_only),
             None => Ok(()),
         }
     }
 
-    /// Asks for the content: with the newest kind of monitor, or an older one.
-    pub(super) fn load(&mut self, now: Instant, since: bool) {
+    /// Asks for the content.
+    pub(super) fn load(&mut self, now: Instant, empty: Replica) {
         self.phase = Phase::Loading;
         self.load_began = now;
-        self.content.monitors += 1;
-        let monitor = self.content.monitors;
-        let Some(current) = &self.current else { return };
-        let mut tables = serde_json::Map::new();
-        for table in current.tables().filter(|t| !t.layout().columns().is_empty()) {
-            let columns: Vec<&str> = table.layout().columns().iter().map(|(name, _)| &**name).collect();
-            tables.insert(table.name().to_string(), json!([{"columns": columns}]));
-        }
-        if tables.is_empty() {
+        self.monitor = self.next_monitor();
+        let wanted = self.content.wanted.clone();
+        let since = self.content.last_transaction.clone();
+        let asked = self.monitor(now, self.monitor, &wanted, &empty, since);
+        self.current = Some(empty);
+        if !asked {
             self.synced(now, Vec::new());
-            return;
         }
-        let mut params = json!([self.options.database, self.monitor_id(), tables]);
-        let method = if since { "monitor_cond_since" } else { "monitor_cond" };
-        if since && let Some(params) = params.as_array_mut() {
-            params.push(self.content.last_transaction.as_deref().unwrap_or(NO_TRANSACTION).into());
+    }
+
+    pub(super) fn next_monitor(&mut self) -> u64 {
+        self.content.monitors += 1;
+        self.content.monitors
+    }
+
+    /// Sends a monitor request for what a replica holds; `false` if that is nothing.
+    pub(super) fn monitor(
+        &mut self,
+        now: Instant,
+        monitor: u64,
+        wanted: &Wanted,
+        replica: &Replica,
+        since: Option<String>,
+    ) -> bool {
+        let kind = self.kind;
+        let tables = wanted.requests(replica, kind != MonitorKind::Plain);
+        if tables.is_empty() {
+            return false;
+        }
+        let mut params = serde_json::json!([self.options.database, self.monitor_id(monitor), tables]);
+        if let (MonitorKind::Since, Some(params)) = (kind, params.as_array_mut()) {
+            params.push(since.unwrap_or_else(|| NO_TRANSACTION.into()).into());
         }
         let bound = self.options.request_timeout * 2u32.pow(self.content.load_timeouts);
-        let id = self.register(Pending::Load { monitor, since }, method, Some(now + bound));
-        wire::write_request(&mut self.out, id, method, params);
+        let id = self.register(Pending::Load { monitor, kind }, kind.method(), Some(now + bound));
+        wire::write_request(&mut self.out, id, kind.method(), params);
+        true
     }
 
-    fn monitor_id(&self) -> serde_json::Value {
-        json!([self.options.client_name, self.content.monitors])
+    pub(super) fn monitor_id(&self, monitor: u64) -> serde_json::Value {
+        serde_json::json!([self.options.client_name, monitor])
     }
 
-    /// The reply to the monitor request came.
-    pub(super) fn loaded(&mut self, now: Instant, since: bool, json: &str) -> Result<(), Failure> {
-        let bad = |e: &dyn std::fmt::Display| format!("initial content: {e}");
-        let (found, last, updates): (bool, String, &RawValue) = if since {
-            serde_json::from_str(json).map_err(|e| bad(&e))?
-        } else {
-            (false, NO_TRANSACTION.into(), serde_json::from_str(json).map_err(|e| bad(&e))?)
+    /// A monitor request was answered.
+    pub(super) fn load_answered(
+        &mut self,
+        now: Instant,
+        monitor: u64,
+        kind: MonitorKind,
+        result: Result<Option<&RawValue>, RpcError>,
+    ) -> Result<(), Failure> {
+        let switching = self.switch.as_ref().is_some_and(|s| s.monitor == monitor);
+        // A resync or a change of schema gave it up.
+        if !switching && (monitor != self.monitor || self.phase != Phase::Loading) {
+            return Ok(());
+        }
+        let json = match (result, kind.older()) {
+            (Ok(Some(json)), _) => json.get(),
+            (Ok(None), _) => return Err("no content in the reply to monitor".into()),
+            (Err(error), Some(older)) if error.name() == "unknown method" => {
+                self.kind = older;
+                return self.ask_again(now, switching);
+            }
+            (Err(error), _) => return Err(format!("monitor: {} {}", error.name(), error.details())),
         };
+        let bad = |e: serde_json::Error| format!("initial content: {e}");
+        let loaded: Loaded<'_> = match kind {
+            MonitorKind::Since => serde_json::from_str(json).map_err(bad)?,
+            _ => (false, NO_TRANSACTION.into(), serde_json::from_str(json).map_err(bad)?),
+        };
+        if switching { self.switched(now, kind, &loaded) } else { self.loaded(now, kind, loaded) }
+    }
+
+    /// The server knows no such monitor: ask for an older kind.
+    fn ask_again(&mut self, now: Instant, switching: bool) -> Result<(), Failure> {
+        if switching {
+            if let Some(switch) = self.switch.take() {
+                self.monitor(now, switch.monitor, &switch.wanted, &switch.empty, None);
+                self.switch = Some(switch);
+            }
+            return Ok(());
+        }
+        let Some(empty) = self.current.take() else { return Err("content without a schema".into()) };
+        self.load(now, empty);
+        Ok(())
+    }
+
+    /// Fills a replica with an initial content.
+    pub(super) fn fill(
+        &mut self,
+        replica: &mut Replica,
+        kind: MonitorKind,
+        rows: &RawValue,
+    ) -> Result<Vec<RowChange>, Failure> {
+        let interner = &mut self.content.interner;
+        let applied = match kind {
+            MonitorKind::Plain => replica.apply_plain_updates(rows.get(), interner),
+            _ => replica.apply_updates(rows.get(), interner),
+        };
+        applied.map_err(|e| format!("initial content: {e}"))
+    }
+
+    fn loaded(&mut self, now: Instant, kind: MonitorKind, loaded: Loaded<'_>) -> Result<(), Failure> {
+        let (found, last, rows) = loaded;
         let Some(mut replica) = self.current.take() else { return Err("content without a schema".into()) };
         // Kept until the new content is complete, so that the next attempt has
         // something to compare with if this one fails.
@@ -85,8 +178,7 @@ impl Protocol<'_> {
         if let (true, Some(before)) = (found, &before) {
             replica = before.with_schema(replica.schema().clone());
         }
-        let applied = replica.apply_updates(updates.get(), &mut self.content.interner);
-        let mut changes = applied.map_err(|e| bad(&e))?;
+        let mut changes = self.fill(&mut replica, kind, rows)?;
         if let (false, Some(before)) = (found, before) {
             changes = replica.changes_since(&before);
         }
@@ -101,116 +193,25 @@ impl Protocol<'_> {
     fn synced(&mut self, now: Instant, changes: Vec<RowChange>) {
         self.phase = Phase::Synced;
         self.synced_at.get_or_insert(now);
+        self.content.loaded = Some(self.content.wanted.clone());
         if let Some(replica) = &self.current {
             self.content.replica = Some(replica.clone());
             self.events.push(Event::Replaced { replica: replica.clone(), changes });
         }
-        for event in self.held.drain(..) {
-            self.events.push(event);
+        for (event, slot) in self.held.drain(..) {
+            self.events.push_reply(event, slot);
         }
+        let changed = self.changed();
+        for waiter in self.content.changing.drain(..) {
+            // Whoever asked may have gone away.
+            let _ = waiter.send(Ok(changed.clone()));
+        }
+        self.begin_changes(now);
     }
 
-    pub(super) fn notification(
-        &mut self,
-        now: Instant,
-        method: &str,
-        params: Option<&RawValue>,
-    ) -> Result<(), Failure> {
-        let text = params.map_or("[]", RawValue::get);
-        let unreadable = |e: serde_json::Error| format!("{method}: {e}");
-        match method {
-            "update3" => {
-                let (id, last, updates): (serde_json::Value, String, &RawValue) =
-                    serde_json::from_str(text).map_err(unreadable)?;
-                self.update(now, &id, Some(last), updates.get())
-            }
-            "update2" => {
-                let (id, updates): (serde_json::Value, &RawValue) =
-                    serde_json::from_str(text).map_err(unreadable)?;
-                if id != handshake::MONITOR_ID {
-                    return self.update(now, &id, None, updates.get());
-                }
-                if let Some(status) = &mut self.status {
-                    status.update(updates.get())?;
-                }
-                if self.status_known { self.check_status() } else { Ok(()) }
-            }
-            // The database's schema was converted: begin anew with the new one.
-            "monitor_canceled" => {
-                let (id,): (serde_json::Value,) = serde_json::from_str(text).map_err(unreadable)?;
-                if id == self.monitor_id() && self.phase != Phase::Greeting {
-                    self.events.push(Event::Resync { reason: "the database's schema changed".into() });
-                    self.phase = Phase::Greeting;
-                    self.schema = None;
-                    self.content.last_transaction = None;
-                    self.content.monitors += 1;
-                    self.call(now, Pending::GetSchema, "get_schema", json!([self.options.database]));
-                }
-                Ok(())
-            }
-            // Lock notifications and whatever else: nothing was asked for.
-            _ => Ok(()),
-        }
+    /// What to tell those who changed what is followed, now that it is.
+    pub(super) fn changed(&self) -> Changed {
+        let missing = self.schema.as_ref().map(|schema| self.content.wanted.missing(schema));
+        Changed { position: self.events.newest(), missing: missing.unwrap_or_default() }
     }
-
-    fn update(
-        &mut self,
-        now: Instant,
-        id: &serde_json::Value,
-        last: Option<String>,
-        updates: &str,
-    ) -> Result<(), Failure> {
-        // Updates of a monitor that a resync gave up still come for a while.
-        if self.phase != Phase::Synced || *id != self.monitor_id() {
-            return Ok(());
-        }
-        let Some(mut replica) = self.current.take() else { return Ok(()) };
-        match replica.apply_updates(updates, &mut self.content.interner) {
-            Ok(changes) => {
-                self.content.last_transaction = last;
-                self.content.replica = Some(replica.clone());
-                self.current = Some(replica.clone());
-                if !changes.is_empty() {
-                    self.events.push(Event::Updated { replica, changes });
-                }
-                Ok(())
-            }
-            Err(error) => self.resync(now, format!("an update does not fit: {error}")),
-        }
-    }
-
-    /// Loads afresh on the same connection. A second time soon after is a matter
-    /// for the back-off between connections.
-    fn resync(&mut self, now: Instant, reason: String) -> Result<(), Failure> {
-        tracing::warn!(endpoint = %self.endpoint, reason, "loading the database afresh");
-        self.content.resyncs += 1;
-        self.content.last_transaction = None;
-        self.events.push(Event::Resync { reason: reason.clone() });
-        if self.last_resync.replace(now).is_some_and(|last| now - last < RESYNC_INTERVAL) {
-            self.synced_at = None;
-            return Err(reason);
-        }
-        self.call(now, Pending::Ignored, "monitor_cancel", json!([self.monitor_id()]));
-        if let Some(schema) = self.schema.clone() {
-            self.current = Some(Replica::new(schema, &self.options.tables, &self.options.indexes));
-        }
-        self.load(now, true);
-        Ok(())
-    }
-}
-
-/// Wanted columns that a schema lacks.
-fn missing(options: &Options, schema: &Schema) -> Vec<(String, String)> {
-    let mut missing = Vec::new();
-    for (table, columns) in &options.tables {
-        if columns.is_empty() && !schema.tables.contains_key(table) {
-            missing.push((table.clone(), String::new()));
-        }
-        for column in columns {
-            if schema.column(table, column).is_none() {
-                missing.push((table.clone(), column.clone()));
-            }
-        }
-    }
-    missing
 }

@@ -1,0 +1,115 @@
+//! Following: updates, and what to do when one does not fit.
+
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use super::{Failure, Pending, Phase, Protocol, RESYNC_INTERVAL};
+use crate::replica::Replica;
+use crate::session::{Event, handshake};
+
+impl Protocol<'_> {
+    pub(super) fn notification(
+        &mut self,
+        now: Instant,
+        method: &str,
+        params: Option<&RawValue>,
+    ) -> Result<(), Failure> {
+        let text = params.map_or("[]", RawValue::get);
+        let unreadable = |e: serde_json::Error| format!("{method}: {e}");
+        match method {
+            "update3" => {
+                let (id, last, updates): (serde_json::Value, String, &RawValue) =
+                    serde_json::from_str(text).map_err(unreadable)?;
+                self.update(now, &id, Some(last), updates.get(), Replica::apply_updates)
+            }
+            "update2" => {
+                let (id, updates): (serde_json::Value, &RawValue) =
+                    serde_json::from_str(text).map_err(unreadable)?;
+                if id != handshake::MONITOR_ID {
+                    return self.update(now, &id, None, updates.get(), Replica::apply_updates);
+                }
+                if let Some(status) = &mut self.status {
+                    status.update(updates.get())?;
+                }
+                if self.status_known { self.check_status() } else { Ok(()) }
+            }
+            "update" => {
+                let (id, updates): (serde_json::Value, &RawValue) =
+                    serde_json::from_str(text).map_err(unreadable)?;
+                self.update(now, &id, None, updates.get(), Replica::apply_plain_updates)
+            }
+            // The database's schema was converted: begin anew with the new one.
+            "monitor_canceled" => {
+                let (id,): (serde_json::Value,) = serde_json::from_str(text).map_err(unreadable)?;
+                if id == self.monitor_id(self.monitor) && self.phase != Phase::Greeting {
+                    self.events.push(Event::Resync { reason: "the database's schema changed".into() });
+                    self.abandon_switch();
+                    self.phase = Phase::Greeting;
+                    self.schema = None;
+                    self.content.last_transaction = None;
+                    self.monitor = self.next_monitor();
+                    self.call(now, Pending::GetSchema, "get_schema", json!([self.options.database]));
+                }
+                Ok(())
+            }
+            "locked" | "stolen" => self.lock_notified(method, text),
+            // Nothing else was asked for.
+            _ => Ok(()),
+        }
+    }
+
+    fn update<E: std::fmt::Display>(
+        &mut self,
+        now: Instant,
+        id: &serde_json::Value,
+        last: Option<String>,
+        updates: &str,
+        apply: impl FnOnce(
+            &mut Replica,
+            &str,
+            &mut crate::notation::Interner,
+        ) -> Result<Vec<crate::replica::RowChange>, E>,
+    ) -> Result<(), Failure> {
+        // Updates of a monitor that was given up still come for a while.
+        if self.phase != Phase::Synced || *id != self.monitor_id(self.monitor) {
+            return Ok(());
+        }
+        let Some(mut replica) = self.current.take() else { return Ok(()) };
+        match apply(&mut replica, updates, &mut self.content.interner) {
+            Ok(changes) => {
+                self.content.last_transaction = last;
+                self.content.replica = Some(replica.clone());
+                self.current = Some(replica.clone());
+                if !changes.is_empty() {
+                    self.events.push(Event::Updated { replica, changes });
+                }
+                Ok(())
+            }
+            Err(error) => self.resync(now, format!("an update does not fit: {error}")),
+        }
+    }
+
+    /// Loads afresh on the same connection. A second time soon after is a matter
+    /// for the back-off between connections.
+    fn resync(&mut self, now: Instant, reason: String) -> Result<(), Failure> {
+        tracing::warn!(endpoint = %self.endpoint, reason, "loading the database afresh");
+        self.content.resyncs += 1;
+        self.content.last_transaction = None;
+        self.events.push(Event::Resync { reason: reason.clone() });
+        if self.last_resync.replace(now).is_some_and(|last| now - last < RESYNC_INTERVAL) {
+            self.synced_at = None;
+            return Err(reason);
+        }
+        self.cancel_monitor(now, self.monitor);
+        self.abandon_switch();
+        let Some(schema) = self.schema.clone() else { return Err(reason) };
+        let empty = Replica::new(schema, &self.content.wanted.tables, &self.options.indexes);
+        self.load(now, empty);
+        Ok(())
+    }
+
+    pub(super) fn cancel_monitor(&mut self, now: Instant, monitor: u64) {
+        self.call(now, Pending::Ignored, "monitor_cancel", json!([self.monitor_id(monitor)]));
+    }
+}
