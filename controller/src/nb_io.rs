@@ -64,7 +64,7 @@ fn columns(table: Table) -> &'static [&'static str] {
 /// Endpoints that can't be used, with the remedy.
 pub fn options(settings: &Settings) -> Result<Options, String> {
     let endpoints = Endpoint::parse_list(&settings.nb_endpoints).map_err(|error| {
-        format!("--ovn-nb-addr: {error}; give tcp:HOST:PORT or unix:PATH, several separated by commas")
+        format!("--ovn-nb-addr: {error}; give tcp:HOST:PORT, ssl:HOST:PORT or unix:PATH, several separated by commas")
     })?;
     let mut options = Options::new(endpoints, DATABASE);
     for table in Table::ALL {
@@ -78,6 +78,7 @@ pub fn options(settings: &Settings) -> Result<Options, String> {
     options.connect_timeout = settings.nb_connect_timeout;
     options.request_timeout = settings.nb_request_timeout;
     options.probe_interval = settings.nb_probe_interval;
+    options.tls = settings.nb_tls.clone();
     options.client_name = format!("weir-controller {}", settings.pod_name);
     Ok(options)
 }
@@ -110,6 +111,12 @@ impl Translator {
                 self.schema = Some(schema);
                 None
             }
+            Event::SchemaChanged { schema, present, absent } => {
+                warn!(schema = %schema.version, ?present, ?absent, "the database's schema is another");
+                None
+            }
+            // The fence of leadership is a row, not a lock: locks are per server.
+            Event::Lock { .. } => None,
             Event::Replaced { replica, changes } => {
                 let schema = self.schema.clone()?;
                 info!(rows = changes.len(), "database loaded");

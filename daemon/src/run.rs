@@ -54,6 +54,10 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     let _cancel_on_error = cancel.clone().drop_guard();
     let kube = client(&flags.kubeconfig).await.context("the API server's configuration")?;
     let endpoints = Endpoint::parse_list(&flags.ovs_endpoint()).context("--ovs-socket")?;
+    anyhow::ensure!(
+        !endpoints.iter().any(Endpoint::needs_tls),
+        "--ovs-socket: the node's own database is not reached by TLS; give the path of its socket"
+    );
     let host = HostNet::own().await.context("the host's network (the agent needs CAP_NET_ADMIN)")?;
 
     let cluster = Arc::new(Cluster::default());

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::Flags;
 use super::addresses::{DualCidr, excludes, gateway};
+use super::{Flags, database};
 use crate::io::Config;
 use crate::lease::Timing;
 
@@ -39,8 +39,10 @@ pub(super) fn wrong(name: &str, problem: impl Into<String>, remedy: impl Into<St
 pub struct Settings {
     /// For the pipeline core.
     pub core: Config,
-    /// Northbound database: `tcp:…` or `unix:…`, comma separated.
+    /// Northbound database: `tcp:…`, `ssl:…` or `unix:…`, comma separated.
     pub nb_endpoints: String,
+    /// Certificate files, when an endpoint is `ssl:`.
+    pub nb_tls: Option<ovsdb::TlsFiles>,
     /// How long connecting to the database may take.
     pub nb_connect_timeout: Duration,
     /// How long one request to the database may take.
@@ -77,9 +79,11 @@ impl Settings {
             |name: &str| env(name).is_some_and(|v| matches!(v.as_str(), "true" | "1" | "True" | "TRUE"));
         let pod_name =
             env("POD_NAME").or_else(|| env("HOSTNAME")).unwrap_or_else(|| "kube-ovn-controller".to_owned());
+        let nb_endpoints = database::nb_endpoints(flags.text("ovn-nb-addr"), &env, truthy("ENABLE_SSL"))?;
         Ok(Self {
             core: core_config(flags)?,
-            nb_endpoints: nb_endpoints(flags.text("ovn-nb-addr"), &env, truthy("ENABLE_SSL"))?,
+            nb_tls: database::tls(&nb_endpoints, &env),
+            nb_endpoints,
             nb_connect_timeout: positive(flags, "ovsdb-con-timeout")?,
             nb_request_timeout: positive(flags, "ovn-timeout")?,
             nb_probe_interval: probe_interval(flags)?,
@@ -197,50 +201,6 @@ fn core_config(flags: &Flags) -> Result<Config, SettingError> {
         seed: rand::random(),
         version: format!("v{}", env!("CARGO_PKG_VERSION")).into(),
     })
-}
-
-/// Where the northbound database is: flag, then OVN_NB_ADDR, then OVN_DB_IPS, then
-/// the Service's variables (Kube-OVN's start script derives it in that order).
-fn nb_endpoints(
-    flag: &str,
-    env: &impl Fn(&str) -> Option<String>,
-    ssl: bool,
-) -> Result<String, SettingError> {
-    const REMEDY: &str = "TLS to the databases is not there yet: run ovn-central with ENABLE_SSL=false and give tcp: endpoints";
-    if ssl {
-        return Err(wrong("ENABLE_SSL", "TLS to the databases is asked for", REMEDY));
-    }
-    let endpoints = if !flag.is_empty() {
-        flag.to_owned()
-    } else if let Some(given) = env("OVN_NB_ADDR") {
-        given
-    } else if let Some(ips) = env("OVN_DB_IPS") {
-        let mut list = Vec::new();
-        for ip in ips.split(',').map(|ip| ip.trim().trim_matches(['[', ']'])) {
-            let ip: IpAddr = ip.parse().map_err(|_| {
-                wrong(
-                    "OVN_DB_IPS",
-                    format!("`{ip}` is no IP address"),
-                    "give a comma list of the members' addresses",
-                )
-            })?;
-            list.push(format!("tcp:{}", SocketAddr::new(ip, 6641)));
-        }
-        list.join(",")
-    } else if let Some(host) = env("OVN_NB_SERVICE_HOST") {
-        let port = env("OVN_NB_SERVICE_PORT").unwrap_or_else(|| "6641".to_owned());
-        if host.contains(':') { format!("tcp:[{host}]:{port}") } else { format!("tcp:{host}:{port}") }
-    } else {
-        let remedy =
-            "give --ovn-nb-addr=tcp:HOST:6641, or set OVN_DB_IPS to the addresses of the ovn-central nodes";
-        return Err(wrong("--ovn-nb-addr", "no northbound database is named", remedy));
-    };
-    for part in endpoints.split(',') {
-        if part.trim().starts_with("ssl:") {
-            return Err(wrong("--ovn-nb-addr", format!("`{part}` asks for TLS"), REMEDY));
-        }
-    }
-    Ok(endpoints)
 }
 
 fn positive(flags: &Flags, name: &str) -> Result<Duration, SettingError> {

@@ -126,6 +126,7 @@ impl Driver {
                 Event::Reply { tag, result } => self.input(Input::NbReply { tag, result }),
                 Event::Disconnected { .. } => self.input(Input::NbLost),
                 Event::Resync { reason } => panic!("{reason}"),
+                Event::SchemaChanged { .. } | Event::Lock { .. } => {}
             }
         }
     }

@@ -137,6 +137,11 @@ impl Ovs {
                     }
                     Event::Resync { reason } => tracing::warn!(reason, "the OVS database is read again"),
                     Event::Reply { tag, result } => replies.settle(tag, result),
+                    Event::SchemaChanged { schema, present, absent } => {
+                        tracing::warn!(schema = %schema.version, ?present, ?absent, "the OVS database's schema changed");
+                    }
+                    // None is asked for.
+                    Event::Lock { .. } => {}
                 }
             }
             // Nobody will answer any more.
