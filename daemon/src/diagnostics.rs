@@ -82,7 +82,10 @@ impl Source {
                 Ok(debug(self.plugger.cluster.subnets.object(&name).map(|object| format!("{object:?}"))))
             }
             "node" | "nodes" => {
-                Ok(debug(self.plugger.cluster.nodes.object(&name).map(|object| format!("{object:?}"))))
+                let object = self.plugger.cluster.nodes.object(&name).map(|object| format!("{object:?}"));
+                let own = asked.name == self.plugger.node;
+                let limits = if own { self.plugger.limits.get(crate::node::OVN0) } else { None };
+                Ok(json!({"object": object, "limits": limits}))
             }
             other => Err(ErrorObjectOwned::owned(
                 INVALID_PARAMS,
@@ -109,6 +112,7 @@ impl Source {
                 json!({
                     "name": interface.name(), "external_ids": ids, "ofport": interface.ofport(),
                     "link_state": interface.link_state(), "error": interface.error(),
+                    "limits": self.plugger.limits.get(interface.name()),
                 })
             })
             .collect();

@@ -45,6 +45,33 @@ fn go_bool(text: &str) -> Result<bool, String> {
     }
 }
 
+/// Ports and ranges of ports, first and last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ports(pub Vec<(u16, u16)>);
+
+fn parse_ports(text: &str) -> Result<Ports, String> {
+    let one = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let port = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port > 0);
+        match (port(first), port(last)) {
+            (Some(first), Some(last)) if first <= last => Ok((first, last)),
+            _ => Err(format!("{part:?} is no port and no range of ports; write 6641-6648,10665")),
+        }
+    };
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.map(one).collect::<Result<_, _>>().map(Ports)
+}
+
+/// Addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addresses(pub Vec<IpAddr>);
+
+fn parse_addresses(text: &str) -> Result<Addresses, String> {
+    let one = |part: &str| part.parse().map_err(|_| format!("{part:?} is no address"));
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.map(one).collect::<Result<_, _>>().map(Addresses)
+}
+
 /// All flags, with Kube-OVN's names and defaults.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "kube-ovn-daemon", version, about = "Weir's node agent", args_override_self = true)]
@@ -182,6 +209,23 @@ pub struct Flags {
     #[arg(long, value_parser = go_bool, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub non_primary_cni_mode: bool,
 
+    /// Addresses of the node-local DNS cache, separated by commas: pods' traffic to them stays untranslated.
+    #[arg(long, value_parser = parse_addresses, default_value = "")]
+    pub node_local_dns_ip: Addresses,
+    /// TCP ports of nodes that pods may not reach, as `6641-6648,10665`; empty refuses none (Weir's addition).
+    #[arg(long, value_parser = parse_ports, default_value = "6641-6648,7471,10660-10661,10665")]
+    pub refused_tcp_ports: Ports,
+    /// UDP ports of nodes that pods may not reach; empty refuses none (Weir's addition).
+    #[arg(long, value_parser = parse_ports, default_value = "4789,6081")]
+    pub refused_udp_ports: Ports,
+    /// Clamp the segment size of TCP connections that leave by the tunnel's interface to what fits the pods' MTU
+    /// (Weir's addition).
+    #[arg(long, value_parser = go_bool, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub clamp_mss: bool,
+    /// Look at the node, the switch and the flags, print what would keep pods from working, and exit: 1 if anything is
+    /// fatal (Weir's addition).
+    #[arg(long, value_parser = go_bool, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub check: bool,
     /// Socket of the JSON-RPC diagnostics (Weir's addition).
     #[arg(long, default_value = "/run/kube-ovn/daemon.sock")]
     pub diagnostics_socket: PathBuf,
@@ -307,11 +351,6 @@ impl Flags {
                 found.push(Ineffective { flag, remedy });
             }
         };
-        check(
-            self.enable_mirror || self.mirror_iface != "mirror0",
-            "enable-mirror, mirror-iface",
-            "traffic is not mirrored yet; make an OVS mirror on br-int by hand",
-        );
         check(
             !self.default_interface_name.is_empty() || self.default_provider_name != "provider",
             "default-interface-name, default-provider-name",

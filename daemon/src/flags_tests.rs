@@ -36,7 +36,7 @@ fn go_style_flags_parse() {
     assert_eq!((flags.iface.as_str(), flags.mtu), ("eth1", 1300));
     assert_eq!(flags.network_type, NetworkType::Vxlan);
     assert_eq!(flags.klog.verbosity, 3);
-    assert_eq!(flags.without_effect().len(), 1);
+    assert!(flags.without_effect().is_empty());
 }
 
 #[test]
@@ -108,4 +108,29 @@ fn overheads_are_the_contracts() {
 fn a_bare_path_is_a_unix_endpoint() {
     assert_eq!(parse(&["--ovs-socket=/tmp/db.sock"]).ovs_endpoint(), "unix:/tmp/db.sock");
     assert_eq!(parse(&[]).ovs_endpoint(), "unix:/run/openvswitch/db.sock");
+}
+
+#[test]
+fn refused_ports_are_ranges_and_can_be_none() {
+    let flags = parse(&["--refused-tcp-ports=1-3, 80", "--refused-udp-ports="]);
+    assert_eq!(flags.refused_tcp_ports.0, [(1, 3), (80, 80)]);
+    assert_eq!(flags.refused_udp_ports.0, []);
+    let default = crate::gateway::Config::default();
+    let flags = parse(&[]);
+    assert_eq!(
+        (flags.refused_tcp_ports.0, flags.refused_udp_ports.0),
+        (default.refused_tcp, default.refused_udp)
+    );
+    for junk in ["x", "0", "70000", "3-1", "1-2-3"] {
+        let argument = format!("--refused-tcp-ports={junk}");
+        assert!(Flags::try_parse_from(["kube-ovn-daemon", argument.as_str()]).is_err(), "{junk}");
+    }
+}
+
+#[test]
+fn k_048_the_dns_cache_has_addresses() {
+    let flags = parse(&["--node-local-dns-ip=169.254.20.10,fd00::10"]);
+    assert_eq!(flags.node_local_dns_ip.0.len(), 2);
+    assert!(parse(&["--node-local-dns-ip="]).node_local_dns_ip.0.is_empty());
+    assert!(Flags::try_parse_from(["kube-ovn-daemon", "--node-local-dns-ip=x"]).is_err());
 }

@@ -16,6 +16,7 @@ use axum::routing::get;
 use tokio::net::{TcpListener, UnixStream};
 
 use crate::flags::Flags;
+use crate::gateway::Counters;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 
@@ -31,6 +32,8 @@ pub struct Health {
     pub readiness: Readiness,
     /// Metrics, when they are served.
     pub metrics: Option<Arc<Metrics>>,
+    /// Counters that are read when metrics are asked for.
+    pub counters: Arc<Counters>,
 }
 
 /// The routes.
@@ -61,14 +64,17 @@ async fn ready(State(health): State<Health>) -> Response {
 
 async fn metrics(State(health): State<Health>) -> Response {
     match &health.metrics {
-        Some(metrics) => (
-            [(
-                axum::http::header::CONTENT_TYPE,
-                "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            )],
-            metrics.render(),
-        )
-            .into_response(),
+        Some(metrics) => {
+            health.counters.sample().await;
+            (
+                [(
+                    axum::http::header::CONTENT_TYPE,
+                    "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                )],
+                metrics.render(),
+            )
+                .into_response()
+        }
         None => StatusCode::NOT_FOUND.into_response(),
     }
 }

@@ -6,7 +6,7 @@
 //! [`Plugger::clean_lost`]. Both are level-triggered: an event only says when
 //! to look, a slow pass looks anyway.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,10 +18,11 @@ use tokio_util::sync::CancellationToken;
 use crate::changes::Changes;
 use crate::firewall::Tools;
 use crate::flags::Flags;
-use crate::gateway::{Config, Gateway, Inputs, JoinInput, Objects};
-use crate::kube::{EventType, NodeFacts, ObjectRef};
+use crate::gateway::{Clamp, Config, Counters, Gateway, Inputs, JoinInput, Objects};
+use crate::install::enable_forwarding;
+use crate::kube::{EventType, NodeFacts, ObjectRef, SubnetFacts};
 use crate::netlink::{Change, MAIN_TABLE};
-use crate::node::{Join, OVN0};
+use crate::node::{Join, NodeStatus, OVN0};
 use crate::plug::Plugger;
 use crate::plug::lost::Suspects;
 
@@ -50,6 +51,14 @@ pub struct HostLoop {
     pub applied: watch::Sender<bool>,
     /// The feed of diagnostics.
     pub feed: Changes,
+    /// The API server, asked for this node's labels where a Subnet selects its gateways by labels.
+    pub client: Option<kube::Client>,
+    /// Where the node stands: the tunnel's link and MTU.
+    pub status: watch::Receiver<NodeStatus>,
+    /// Counters to follow once their chains exist.
+    pub counters: Arc<Counters>,
+    /// This node's labels as last seen.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl HostLoop {
@@ -74,6 +83,7 @@ impl HostLoop {
         let cluster = self.plugger.cluster.clone();
         let (mut nodes, mut subnets, mut cidrs) =
             (cluster.nodes.subscribe(), cluster.subnets.subscribe(), cluster.service_cidrs.subscribe());
+        let mut pods = cluster.pods.subscribe();
         let mut last: Option<Inputs> = None;
         let mut failing = false;
         let mut verified = Instant::now();
@@ -82,6 +92,7 @@ impl HostLoop {
             nodes.mark_unchanged();
             subnets.mark_unchanged();
             cidrs.mark_unchanged();
+            pods.mark_unchanged();
             let ready = cluster.nodes.get().synced
                 && cluster.subnets.get().synced
                 && cluster.service_cidrs.get().synced;
@@ -95,7 +106,8 @@ impl HostLoop {
                 last = (!failing).then_some(inputs);
             }
             let pause = if failing { RETRY } else { VERIFY.saturating_sub(verified.elapsed()).max(RETRY) };
-            if !self.wait(&mut nodes, &mut subnets, &mut cidrs, pause, &mut last, &cancel).await {
+            let watched = (&mut nodes, &mut subnets, &mut cidrs, &mut pods);
+            if !self.wait(watched, pause, &mut last, &cancel).await {
                 return;
             }
         }
@@ -103,11 +115,14 @@ impl HostLoop {
 
     /// Waits for something to look at; forgets the last inputs when the host
     /// itself changed. `false` when it is over.
-    async fn wait<A, B, C>(
+    async fn wait<A, B, C, D>(
         &mut self,
-        nodes: &mut watch::Receiver<A>,
-        subnets: &mut watch::Receiver<B>,
-        cidrs: &mut watch::Receiver<C>,
+        (nodes, subnets, cidrs, pods): (
+            &mut watch::Receiver<A>,
+            &mut watch::Receiver<B>,
+            &mut watch::Receiver<C>,
+            &mut watch::Receiver<D>,
+        ),
         pause: Duration,
         last: &mut Option<Inputs>,
         cancel: &CancellationToken,
@@ -115,6 +130,9 @@ impl HostLoop {
         let sleep = tokio::time::sleep(pause);
         tokio::pin!(sleep);
         let mut views = self.plugger.ovs.subscribe();
+        let by_pod = last.as_ref().is_some_and(|inputs| {
+            inputs.subnets.iter().any(|subnet| subnet.distributed && subnet.external_egress.is_some())
+        });
         let known = last.as_ref().map(|inputs| inputs.other_node_addresses.clone());
         let is_news = |view: &crate::ovs::View| {
             known.as_ref().is_some_and(|known| !view.tunnel_peers().is_subset(known))
@@ -128,6 +146,8 @@ impl HostLoop {
                 changed = nodes.changed() => { if changed.is_err() { return false } break }
                 changed = subnets.changed() => { if changed.is_err() { return false } break }
                 changed = cidrs.changed() => { if changed.is_err() { return false } break }
+                // Pods come and go all the time; only policy routing speaks of single ones.
+                changed = pods.changed(), if by_pod => { if changed.is_err() { return false } break }
                 change = self.changes.recv() => {
                     let link = last.as_ref().and_then(|inputs| inputs.join.as_ref()).map(|join| join.link);
                     let concerns = match change {
@@ -157,11 +177,13 @@ impl HostLoop {
         self.plugger.idle() >= QUIET || verified.elapsed() >= VERIFY_AT_LAST
     }
 
-    async fn inputs(&self, gateway: &Gateway) -> Option<Inputs> {
-        let cluster = &self.plugger.cluster;
+    async fn inputs(&mut self, gateway: &Gateway) -> Option<Inputs> {
+        let cluster = self.plugger.cluster.clone();
         let (nodes, subnets, cidrs) =
             (cluster.nodes.get(), cluster.subnets.get(), cluster.service_cidrs.get());
         let node = nodes.objects.get(self.plugger.node.as_str())?;
+        self.read_labels(subnets.objects.values().any(|subnet| selects_gateways(subnet))).await;
+        let pods = cluster.pods.get();
         Some(Inputs::gather(Objects {
             subnets: subnets.objects.values().map(|subnet| &**subnet).collect(),
             node,
@@ -173,8 +195,39 @@ impl HostLoop {
             join: self.join(node).await,
             tunnel_peers: self.plugger.ovs.view().tunnel_peers(),
             proxy_sets: gateway.proxy_sets().clone(),
-            config: Config::default(),
+            pods: pods.objects.values().map(|pod| &**pod).collect(),
+            node_labels: self.labels.clone(),
+            config: self.config(),
         }))
+    }
+
+    fn config(&self) -> Config {
+        let status = self.status.borrow();
+        let clamp = match (&status.tunnel_interface, status.mtu) {
+            (Some(link), Some(mtu)) if self.flags.clamp_mss => Some(Clamp { link: link.clone(), mtu }),
+            _ => None,
+        };
+        Config {
+            refused_tcp: self.flags.refused_tcp_ports.0.clone(),
+            refused_udp: self.flags.refused_udp_ports.0.clone(),
+            node_local_dns: self.flags.node_local_dns_ip.0.clone(),
+            clamp,
+            counters: self.flags.enable_metrics,
+            ..Config::default()
+        }
+    }
+
+    /// This node's labels, kept when the API server does not answer. No watch has them: of all other nodes and for
+    /// everything else they would only be in the way.
+    async fn read_labels(&mut self, needed: bool) {
+        let Some(client) = self.client.clone().filter(|_| needed) else { return };
+        let nodes = kube::Api::<k8s_openapi::api::core::v1::Node>::all(client);
+        match nodes.get_metadata(&self.plugger.node).await {
+            Ok(node) => self.labels = node.metadata.labels.unwrap_or_default(),
+            Err(error) => {
+                tracing::warn!(error = %error, "the node's labels can't be read; the last ones count")
+            }
+        }
     }
 
     /// `ovn0`, once it is up with the node's addresses.
@@ -193,6 +246,7 @@ impl HostLoop {
 
     /// One pass; whether all of it could be done.
     async fn pass(&self, gateway: &mut Gateway, inputs: &Inputs, told: &mut BTreeSet<String>) -> bool {
+        self.let_forward(inputs).await;
         let report = match gateway.reconcile(inputs).await {
             Ok(report) => report,
             Err(error) => {
@@ -217,9 +271,24 @@ impl HostLoop {
         *told = problems;
         // Without ovn0 the routes are still to come.
         if inputs.join.is_some() {
+            self.counters.follow(gateway.backend(), inputs.families()).await;
             self.applied.send_if_modified(|applied| !std::mem::replace(applied, true));
         }
         well
+    }
+
+    /// Settings that somebody may have turned back.
+    async fn let_forward(&self, inputs: &Inputs) {
+        let families: BTreeSet<_> = inputs.families().into_iter().collect();
+        let done = self.plugger.host.namespace.run_async(move || enable_forwarding(&families)).await;
+        match done.and_then(|result| result) {
+            Ok(changed) if changed.is_empty() => {}
+            Ok(changed) => {
+                tracing::info!(?changed, "the host forwards packets (again)");
+                self.plugger.metrics.host_changes(1);
+            }
+            Err(error) => tracing::warn!(error = %error, "forwarding can't be turned on"),
+        }
     }
 
     /// Non-primary mode: nothing of ours stays in the host's firewall.
@@ -235,6 +304,13 @@ impl HostLoop {
     }
 }
 
+/// Whether which nodes are a subnet's gateways for external egress follows from labels.
+fn selects_gateways(subnet: &SubnetFacts) -> bool {
+    !subnet.external_egress_gateway.is_empty()
+        && subnet.gateway_node.trim().is_empty()
+        && !subnet.gateway_node_selectors.is_empty()
+}
+
 /// Whether a change of the host's network concerns routes to pods.
 fn concerns(change: &Change, ovn0: Option<u32>) -> bool {
     match change {
@@ -246,7 +322,7 @@ fn concerns(change: &Change, ovn0: Option<u32>) -> bool {
         Change::RouteChanged(route) | Change::RouteGone(route) => {
             route.table == MAIN_TABLE && route.link.is_some() && (route.link == ovn0 || ovn0.is_none())
         }
-        Change::Rule => false,
+        Change::Rule => true,
         Change::Lost => true,
     }
 }

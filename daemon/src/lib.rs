@@ -16,6 +16,7 @@
 //! idempotent, so that any of it can be repeated after a crash. No process is
 //! started on the path of a pod. `unsafe` lives in [`sys`] alone.
 
+pub mod attachments;
 pub mod changes;
 pub mod diagnostics;
 pub mod firewall;
@@ -27,10 +28,13 @@ pub mod hostnet;
 pub mod install;
 pub mod kube;
 pub mod metrics;
+pub mod mirror;
 pub mod netlink;
 pub mod node;
 pub mod ovs;
 pub mod plug;
+pub mod preflight;
+pub mod qos;
 pub mod readiness;
 pub mod run;
 pub mod server;

@@ -9,6 +9,7 @@ use tracing_subscriber::EnvFilter;
 fn main() -> ExitCode {
     let flags = Flags::parse();
     start_logs(&flags);
+    let check = flags.check;
     let outcome = if flags.install_cni_config {
         daemon::run::prepare_node(&flags)
     } else {
@@ -18,7 +19,13 @@ fn main() -> ExitCode {
             .enable_all()
             .build()
             .map_err(anyhow::Error::from)
-            .and_then(|runtime| runtime.block_on(daemon::run::run(flags)))
+            .and_then(|runtime| {
+                if check {
+                    runtime.block_on(daemon::run::check(flags))
+                } else {
+                    runtime.block_on(daemon::run::run(flags))
+                }
+            })
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,6 +9,8 @@
 //! The order of the start does not matter to anyone: every part waits for what
 //! it needs and says in `/readyz` what that is.
 
+use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +23,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::changes::Changes;
+use crate::firewall::Tools;
 use crate::flags::Flags;
+use crate::gateway::Counters;
 use crate::hostloop::{self, HostLoop};
 use crate::hostnet::HostNet;
 use crate::kube::{Cluster, EventSink, client, spawn_watches};
@@ -31,7 +35,7 @@ use crate::node::{Initialiser, Inputs};
 use crate::ovs::Ovs;
 use crate::plug::{Locks, Patience, Plugger};
 use crate::readiness::Readiness;
-use crate::{diagnostics, health, install, server, socket};
+use crate::{diagnostics, health, install, mirror, preflight, server, socket};
 
 /// Changes of the host's network that a slow reader may lag behind.
 const CHANGES: usize = 1024;
@@ -50,9 +54,13 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     for flag in flags.without_effect() {
         tracing::warn!(flag = flag.flag, remedy = flag.remedy, "this flag has no effect");
     }
+    if let Some(finding) = fatal_flags(&flags) {
+        anyhow::bail!("{finding}");
+    }
     let cancel = CancellationToken::new();
     let _cancel_on_error = cancel.clone().drop_guard();
-    let kube = client(&flags.kubeconfig).await.context("the API server's configuration")?;
+    let metrics = Arc::new(Metrics::new(&node));
+    let kube = client(&flags.kubeconfig, metrics.clone()).await.context("the API server's configuration")?;
     let endpoints = Endpoint::parse_list(&flags.ovs_endpoint()).context("--ovs-socket")?;
     anyhow::ensure!(
         !endpoints.iter().any(Endpoint::needs_tls),
@@ -62,7 +70,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
 
     let cluster = Arc::new(Cluster::default());
     let _watches = spawn_watches(&kube, &node, &cluster, &cancel);
-    let metrics = Arc::new(Metrics::new(&node));
+    let counters = Arc::new(Counters::new(Tools::system(), metrics.clone()));
     let ovs = Ovs::connect(endpoints).measured(metrics.clone());
     let (sink, recorder) = EventSink::new(kube.clone(), &node);
     let feed = Changes::default();
@@ -108,6 +116,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         socket: flags.bind_socket.clone(),
         readiness: readiness.clone(),
         metrics: flags.enable_metrics.then_some(metrics),
+        counters: counters.clone(),
     };
     for address in health::addresses(&flags) {
         let listener = health::bind(address).await.with_context(|| format!("bind {address}"))?;
@@ -133,14 +142,37 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     };
 
     tasks.spawn(initialiser.run(cancel.clone()));
+    let (look, stop) = (plugger.clone(), cancel.clone());
+    let (look_flags, look_kube, look_status) = (flags.clone(), kube.clone(), readiness.node.clone());
+    tasks.spawn(async move {
+        let told = preflight::tell(
+            &look_flags,
+            &look.ovs,
+            &look.host,
+            &look_kube,
+            &look.cluster,
+            look_status,
+            &look.recorder,
+            &look.node,
+        );
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = told => {}
+        }
+    });
     let host_loop = HostLoop {
         flags: flags.clone(),
         plugger: plugger.clone(),
         changes: changes.subscribe(),
         applied: applied_sender,
         feed: feed.clone(),
+        client: Some(kube),
+        status: readiness.node.clone(),
+        counters,
+        labels: BTreeMap::new(),
     };
     tasks.spawn(host_loop.run(cancel.clone()));
+    tasks.spawn(mirror::keep_ports(plugger.clone(), flags.clone(), changes.subscribe(), cancel.clone()));
     tasks.spawn(hostloop::clean_lost(plugger, changes.subscribe(), feed, cancel.clone()));
     tasks.spawn(roll_out_conflist(flags.clone(), readiness, cancel.clone()));
 
@@ -160,6 +192,59 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         tracing::warn!("calls were still in flight; the runtime repeats them");
     }
     Ok(())
+}
+
+/// Flags that can't be meant together: waiting would not help.
+fn fatal_flags(flags: &Flags) -> Option<preflight::Finding> {
+    preflight::contradictions(flags)
+        .into_iter()
+        .find(|finding| finding.severity == preflight::Severity::Fatal)
+}
+
+/// `--check`: prints what would keep pods from working.
+///
+/// # Errors
+/// When something fatal was found, or nothing could be looked at.
+pub async fn check(flags: Flags) -> anyhow::Result<()> {
+    let node = flags.node_name();
+    let host = HostNet::own().await.context("the host's network (the agent needs CAP_NET_ADMIN)")?;
+    let ovs = Ovs::connect(Endpoint::parse_list(&flags.ovs_endpoint()).context("--ovs-socket")?);
+    // Without an API server there is still much to look at.
+    let kube = client(&flags.kubeconfig, Arc::new(Metrics::new(&node))).await;
+    if let Err(error) = &kube {
+        tracing::warn!(error = format!("{error:#}"), "the API server is not asked");
+    }
+    let cluster = Arc::new(Cluster::default());
+    let cancel = CancellationToken::new();
+    let _watches = kube.as_ref().ok().map(|kube| spawn_watches(kube, &node, &cluster, &cancel));
+    let mut subnets = cluster.subnets.subscribe();
+    let _ = tokio::time::timeout(GRACE, subnets.wait_for(|subnets| subnets.synced)).await;
+    let tunnel = ovs_tunnel(&ovs, &host).await;
+    let wants_ipv6 = preflight::wants_ipv6(&flags, &cluster);
+    let facts = preflight::gather(&ovs, &host, kube.as_ref().ok(), tunnel, wants_ipv6).await;
+    let findings = preflight::check(&facts, &flags);
+    cancel.cancel();
+    let mut out = std::io::stdout().lock();
+    for finding in &findings {
+        writeln!(out, "{finding}")?;
+    }
+    let fatal = findings.iter().filter(|finding| finding.severity == preflight::Severity::Fatal).count();
+    writeln!(out, "{} findings, {fatal} of them fatal", findings.len())?;
+    anyhow::ensure!(fatal == 0, "{fatal} fatal findings");
+    Ok(())
+}
+
+/// The tunnel's link as the switch has it configured.
+async fn ovs_tunnel(ovs: &Ovs, host: &HostNet) -> Option<(String, std::net::IpAddr)> {
+    tokio::time::timeout(GRACE, ovs.connected()).await.ok()?;
+    let view = ovs.view();
+    let text =
+        view.root_external_id("ovn-encap-ip-default").or_else(|| view.root_external_id("ovn-encap-ip"))?;
+    let ip: std::net::IpAddr = text.split(',').next()?.parse().ok()?;
+    let addresses = host.netlink.addresses(None).await.ok()?;
+    let index = addresses.iter().find(|address| address.net.addr() == ip)?.index;
+    let links = host.netlink.links().await.ok()?;
+    links.into_iter().find(|link| link.index == index).map(|link| (link.name, ip))
 }
 
 /// Hands on what the kernel reports; subscribes again when a socket dies.

@@ -84,6 +84,7 @@ async fn addresses_routes_and_rules_are_written_and_read_back() {
         mask: None,
         input: None,
         table: 20_001,
+        protocol: 0,
     };
     inside.add_rule(&rule).await.unwrap();
     assert!(inside.rules().await.unwrap().contains(&rule));

@@ -44,6 +44,15 @@ impl Backend {
         format!("{prefix}-{}-{verb}", self.as_str())
     }
 
+    /// `iptables-nft` and its like: the program for single questions.
+    pub fn command(self, family: Family) -> String {
+        let prefix = match family {
+            Family::V4 => "iptables",
+            Family::V6 => "ip6tables",
+        };
+        format!("{prefix}-{}", self.as_str())
+    }
+
     /// Decides as Kubernetes' own images do: kubelet's hint chains say which kind it uses; without them the kind with
     /// more rules wins; on a tie the newer one.
     ///

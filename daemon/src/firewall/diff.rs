@@ -1,10 +1,11 @@
 //! The batch for `iptables-restore --noflush` between a saved table and a wanted one.
 //!
-//! Our chains are rewritten whole, and only if their rules differ: an atomic step, in which no packet sees a half. In
+//! Our chains are changed only if their rules differ: a few rules in place, which keeps the counters of all others, or the
+//! whole chain; either is an atomic step, in which no packet sees a half. In
 //! built-in chains only our own jumps are touched, by their text, never by an index found earlier; the one index used
 //! is where a jump is inserted. The rest of the table is not even named.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -79,12 +80,18 @@ pub fn diff(wanted: &BTreeMap<Table, WantedTable>, saved: &Saved, learned: &Lear
 
 fn table_change(name: Table, wanted: &WantedTable, saved: &SavedTable, learned: &Learned) -> TableChange {
     let retired: Vec<&String> = saved.chains.keys().filter(|chain| wanted.is_retired(chain)).collect();
-    let (mut declared, mut filled) = (Vec::new(), Vec::new());
+    let (mut declared, mut filled, mut edited) = (Vec::new(), Vec::new(), Vec::new());
     let mut chains = Vec::new();
     for (chain, rules) in &wanted.chains {
         let right =
             saved.chains.get(chain).is_some_and(|printed| learned.is_right(name, chain, rules, printed));
-        if !right {
+        if right {
+            continue;
+        }
+        if let Some(edits) = saved.chains.get(chain).and_then(|printed| in_place(chain, rules, printed)) {
+            edited.extend(edits);
+            chains.push(chain.clone());
+        } else {
             // Declaring a chain creates or empties it.
             declared.push(format!(":{chain} - [0:0]"));
             filled.extend(rules.iter().map(|rule| format!("-A {chain} {rule}")));
@@ -95,6 +102,7 @@ fn table_change(name: Table, wanted: &WantedTable, saved: &SavedTable, learned: 
 
     let mut lines = declared;
     lines.extend(filled);
+    lines.extend(edited);
     for jump in &wanted.jumps {
         place(jump, saved.rules(&jump.from), &mut lines);
     }
@@ -111,6 +119,30 @@ fn table_change(name: Table, wanted: &WantedTable, saved: &SavedTable, learned: 
     }
     lines.extend(retired.iter().map(|chain| format!("-X {chain}")));
     TableChange { table: name, lines, chains }
+}
+
+/// The lines that turn a chain into the wanted one rule by rule; `None` if rewriting it is simpler: nothing much is kept,
+/// the order of what is kept differs, or equal rules make "which one" a question.
+fn in_place(chain: &str, wanted: &[Rule], printed: &[Rule]) -> Option<Vec<String>> {
+    let (old, new): (BTreeSet<&Rule>, BTreeSet<&Rule>) = (printed.iter().collect(), wanted.iter().collect());
+    if old.len() != printed.len() || new.len() != wanted.len() {
+        return None;
+    }
+    let kept = printed.iter().filter(|rule| new.contains(rule));
+    if !kept.clone().eq(wanted.iter().filter(|rule| old.contains(rule))) || kept.count() * 2 < wanted.len() {
+        return None;
+    }
+    let mut lines: Vec<String> =
+        printed.iter().filter(|rule| !new.contains(rule)).map(|rule| format!("-D {chain} {rule}")).collect();
+    // In order: each one's predecessors are in place when it comes.
+    lines.extend(
+        wanted
+            .iter()
+            .enumerate()
+            .filter(|(_, rule)| !old.contains(rule))
+            .map(|(at, rule)| format!("-I {chain} {} {rule}", at + 1)),
+    );
+    Some(lines)
 }
 
 /// Makes sure that there is exactly one jump, early enough.

@@ -101,6 +101,36 @@ fn removal_leaves_only_what_others_made() {
     assert_eq!(host, before);
 }
 
+/// The lines of a change between two contents of one chain, after it was carried out on the model.
+fn edit(before: &[&str], after: &[&str]) -> Vec<String> {
+    let mut host = Tables::with_nat(&[]);
+    host.nat_mut().insert("OVN-X".into(), before.iter().map(|rule| (*rule).to_owned()).collect());
+    let chain = after.iter().map(|rule| Rule::new(*rule)).collect();
+    let table = WantedTable { chains: BTreeMap::from([("OVN-X".into(), chain)]), ..WantedTable::default() };
+    let changes = diff(&BTreeMap::from([(Table::Nat, table)]), &host.saved(), &Learned::default());
+    host.restore(&changes);
+    assert_eq!(host.nat()["OVN-X"], after);
+    changes.into_iter().flat_map(|change| change.lines).collect()
+}
+
+#[test]
+fn one_rule_costs_one_line() {
+    let chain = ["-s 1 -j A", "-s 2 -j A", "-s 3 -j A", "-s 4 -j A"];
+    assert_eq!(edit(&chain[..3], &chain), ["-I OVN-X 4 -s 4 -j A"]);
+    assert_eq!(edit(&chain, &[&chain[..1], &chain[2..]].concat()), ["-D OVN-X -s 2 -j A"]);
+    let replaced = ["-s 1 -j A", "-s 9 -j B", "-s 3 -j A", "-s 4 -j A"];
+    assert_eq!(edit(&chain, &replaced), ["-D OVN-X -s 2 -j A", "-I OVN-X 2 -s 9 -j B"]);
+    assert_eq!(edit(&chain, &[]).len(), 4);
+    // Another order, equal rules, hardly anything in common: the whole chain.
+    for (before, after) in [
+        (vec!["-s 1 -j A", "-s 2 -j A"], vec!["-s 2 -j A", "-s 1 -j A"]),
+        (vec!["-s 1 -j A", "-s 1 -j A"], vec!["-s 1 -j A"]),
+        (vec!["-s 1 -j A"], vec!["-s 7 -j A", "-s 8 -j A", "-s 9 -j A"]),
+    ] {
+        assert_eq!(edit(&before, &after)[0], ":OVN-X - [0:0]");
+    }
+}
+
 #[test]
 fn another_notation_of_the_tool_is_learned() {
     let mut host = Tables::with_nat(&[]);

@@ -1,7 +1,8 @@
 //! ipsets: what is wanted, what `ipset save` says, and the `ipset restore` script between the two.
 //!
-//! A set that differs is filled under a temporary name and swapped in, so rules that use it see the old content or the
-//! new, never a part.
+//! A few differing elements are added and deleted one by one, so that a change of one object costs its own elements. A set
+//! that differs much, or in its settings, is filled under a temporary name and swapped in: rules that use it see the old
+//! content or the new, never a part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -11,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Family;
 
+/// As many changes are made one by one, whatever the size of the set.
+const FEW: usize = 8;
 /// Elements a set may hold.
 const MAX_ELEMENTS: u32 = 1_048_576;
 
@@ -109,8 +112,12 @@ impl SavedSet {
         self.kind == spec.kind.as_str() && self.family == spec.family()
     }
 
+    fn same_settings(&self) -> bool {
+        self.max_elements == Some(MAX_ELEMENTS) && self.odd.is_empty()
+    }
+
     fn equals(&self, spec: &SetSpec) -> bool {
-        self.max_elements == Some(MAX_ELEMENTS) && self.odd.is_empty() && self.entries == spec.entries
+        self.same_settings() && self.entries == spec.entries
     }
 }
 
@@ -257,18 +264,24 @@ pub fn plan_sets(
             }),
             Some(set) if set.equals(spec) => {}
             Some(set) => {
-                let spare = temporary(name);
-                if saved.ours.contains_key(&spare) {
-                    let _ = writeln!(plan.before, "destroy {spare}");
+                let added: BTreeSet<IpNet> = spec.entries.difference(&set.entries).copied().collect();
+                let removed: BTreeSet<IpNet> = set.entries.difference(&spec.entries).copied().collect();
+                if set.same_settings() && added.len() + removed.len() <= FEW.max(spec.entries.len() / 4) {
+                    for entry in &added {
+                        let _ = writeln!(plan.before, "add {name} {}", element(entry));
+                    }
+                    for entry in &removed {
+                        let _ = writeln!(plan.before, "del {name} {}", element(entry));
+                    }
+                } else {
+                    let spare = temporary(name);
+                    if saved.ours.contains_key(&spare) {
+                        let _ = writeln!(plan.before, "destroy {spare}");
+                    }
+                    spec.create(&spare, &mut plan.before);
+                    let _ = writeln!(plan.before, "swap {spare} {name}\ndestroy {spare}");
                 }
-                spec.create(&spare, &mut plan.before);
-                let _ = writeln!(plan.before, "swap {spare} {name}\ndestroy {spare}");
-                plan.changes.push(SetChange {
-                    set: name.clone(),
-                    created: false,
-                    added: spec.entries.difference(&set.entries).copied().collect(),
-                    removed: set.entries.difference(&spec.entries).copied().collect(),
-                });
+                plan.changes.push(SetChange { set: name.clone(), created: false, added, removed });
             }
         }
     }

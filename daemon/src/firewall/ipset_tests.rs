@@ -50,6 +50,8 @@ fn a_different_set_is_swapped_and_leftovers_of_a_crash_go() {
     saved.ours.insert("ovn4tother".into(), SavedSet::default());
     saved.ours.insert("ovn40natpr-x-src".into(), SavedSet::default());
     saved.ours.insert("ovn40unknown".into(), SavedSet::default());
+    // The settings differ: nothing in place would mend that.
+    saved.ours.get_mut("ovn40subnets").unwrap().max_elements = Some(65536);
     let plan =
         plan_sets(&wanted("ovn40subnets", nets(&["10.17.0.0/16"])), &saved, |name| name.contains("natpr-"));
     assert_eq!(
@@ -59,6 +61,22 @@ fn a_different_set_is_swapped_and_leftovers_of_a_crash_go() {
     );
     assert_eq!(plan.destroyed, ["ovn40natpr-x-src", "ovn4tother"]);
     assert_eq!(plan.changes[0].removed, nets(&["10.16.0.0/16"]).entries);
+}
+
+#[test]
+fn a_small_change_costs_its_own_elements() {
+    let many: Vec<String> = (0..200).map(|n| format!("10.{n}.0.0/16")).collect();
+    let all = |names: &[String]| nets(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut saved = SavedSets::default();
+    let first = plan_sets(&wanted("ovn40subnets", all(&many)), &saved, |_| false);
+    restore_sets(&mut saved, &first.before);
+    let mut next = many.clone();
+    next[3] = "192.168.0.0/24".into();
+    let plan = plan_sets(&wanted("ovn40subnets", all(&next)), &saved, |_| false);
+    assert_eq!(plan.before, "add ovn40subnets 192.168.0.0/24\ndel ovn40subnets 10.3.0.0/16\n");
+    // Another world: one swap.
+    let plan = plan_sets(&wanted("ovn40subnets", all(&many[..20])), &saved, |_| false);
+    assert!(plan.before.contains("swap ovn4tsubnets ovn40subnets"), "{}", plan.before);
 }
 
 #[test]

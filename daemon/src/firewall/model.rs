@@ -127,6 +127,11 @@ pub(crate) fn restore_sets(sets: &mut SavedSets, script: &str) {
                     "{entry}"
                 );
             }
+            ["del", name, entry] => {
+                let set = sets.ours.get_mut(*name).expect("the set exists");
+                let gone = parse_save(&format!("add {name} {entry}")).ours[*name].entries.clone();
+                assert!(gone.iter().all(|net| set.entries.remove(net)), "{entry} is not there");
+            }
             ["swap", a, b] => {
                 let (old, new) = (sets.ours[*b].clone(), sets.ours[*a].clone());
                 assert_eq!((&old.kind, &old.family), (&new.kind, &new.family));

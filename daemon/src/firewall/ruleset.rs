@@ -143,7 +143,7 @@ pub struct WantedTable {
 }
 
 impl WantedTable {
-    pub(super) fn is_retired(&self, chain: &str) -> bool {
+    pub(crate) fn is_retired(&self, chain: &str) -> bool {
         !self.chains.contains_key(chain)
             && self.retired.iter().any(|pattern| match pattern.strip_suffix('*') {
                 Some(prefix) => chain.starts_with(prefix),

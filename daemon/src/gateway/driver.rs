@@ -45,6 +45,8 @@ pub struct Gateway {
     other_cleaned: bool,
     legacy_in_use: bool,
     proxy_sets: BTreeSet<String>,
+    /// Tables of external egress gateways that this agent has filled.
+    tables: BTreeSet<u32>,
 }
 
 const BOTH: [Family; 2] = [Family::V4, Family::V6];
@@ -73,6 +75,7 @@ impl Gateway {
             other_cleaned: false,
             legacy_in_use: true,
             proxy_sets: BTreeSet::new(),
+            tables: BTreeSet::new(),
         }
     }
 
@@ -116,7 +119,9 @@ impl Gateway {
             self.restore_rules(&wanted, family, &changes, &mut report).await;
         }
         self.restore_sets(&changes.sets.after, &mut report).await;
-        if let Some(netlink) = &self.netlink {
+        report.problems.extend(wanted.policies.problems.iter().cloned());
+        if let Some(netlink) = self.netlink.clone() {
+            self.route_policies(&netlink, &wanted, &changes, &mut report).await;
             for route in &changes.routes_set {
                 if let Err(error) = netlink.replace_route(&route.to_netlink()).await {
                     report.failed(&error);
@@ -147,12 +152,58 @@ impl Gateway {
         if self.backend != Backend::Legacy || self.legacy_in_use {
             self.clean(self.backend.other()).await?;
         }
+        if let Some(netlink) = self.netlink.clone() {
+            let mut report = Report::default();
+            let observed = self.observe(&Inputs::default()).await?;
+            let nothing = HostState::default();
+            let changes = nothing.changes(&observed, &BTreeMap::new());
+            self.route_policies(&netlink, &nothing, &changes, &mut report).await;
+            if let Some(problem) = report.problems.pop() {
+                return Err(crate::firewall::Error::Failed { program: "netlink".into(), message: problem });
+            }
+        }
         let ours = self.read_sets().await?.0.ours;
         let script: String = ours.keys().map(|name| format!("destroy {name}\n")).collect();
         if !script.is_empty() {
             self.tools.run("ipset", &["restore"], Some(&script)).await?;
         }
         Ok(())
+    }
+
+    /// Routes before the rules that lead to them; rules go before the routes that they led to.
+    async fn route_policies(
+        &mut self,
+        netlink: &Netlink,
+        wanted: &HostState,
+        changes: &HostChanges,
+        report: &mut Report,
+    ) {
+        for route in &changes.policy_routes {
+            if let Err(error) = netlink.replace_route(&route.to_netlink()).await {
+                report.problems.push(format!(
+                    "table {}: the external egress gateway {} can't be used: {error}; remedy: a Subnet's \
+                     spec.externalEgressGateway has to be in a network that this node is connected to",
+                    route.table, route.gateway
+                ));
+                report.retry = true;
+            }
+        }
+        self.tables.extend(wanted.policies.routes.iter().map(|route| route.table));
+        for rule in &changes.policy_rules {
+            if let Err(error) = netlink.add_rule(&rule.to_netlink()).await {
+                report.failed(&error);
+            }
+        }
+        for rule in &changes.delete_rules {
+            if let Err(error) = netlink.delete_rule(rule).await {
+                report.failed(&error);
+            }
+        }
+        for route in &changes.delete_policy_routes {
+            if let Err(error) = netlink.delete_route(route).await {
+                report.failed(&error);
+            }
+        }
     }
 
     async fn observe(&mut self, inputs: &Inputs) -> Result<Observed> {
@@ -163,13 +214,16 @@ impl Gateway {
             let saved = self.tools.run(&self.backend.program(family, "save"), &[], None).await?;
             rules.insert(family, parse_rules(&saved));
         }
-        let routes = match &self.netlink {
-            Some(netlink) if inputs.join.is_some() => netlink.routes().await.map_err(|error| {
-                crate::firewall::Error::Failed { program: "netlink".into(), message: error.to_string() }
-            })?,
-            _ => Vec::new(),
+        let failed = |error: crate::netlink::Error| crate::firewall::Error::Failed {
+            program: "netlink".into(),
+            message: error.to_string(),
         };
-        Ok(Observed { sets, rules, routes })
+        let (mut routes, mut policy_rules) = (Vec::new(), Vec::new());
+        if let Some(netlink) = &self.netlink {
+            routes = netlink.routes().await.map_err(failed)?;
+            policy_rules = netlink.rules().await.map_err(failed)?;
+        }
+        Ok(Observed { sets, rules, routes, policy_rules, known_tables: self.tables.clone() })
     }
 
     async fn read_sets(&self) -> Result<(crate::firewall::SavedSets, BTreeSet<String>)> {

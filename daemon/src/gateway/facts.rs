@@ -1,11 +1,17 @@
 //! From the watched objects to [`Inputs`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::inputs::{Config, Inputs, JoinInput, NatPolicy, SubnetInput, designated, prefixes};
+use serde_json::Value;
+
+use super::inputs::{
+    Config, Inputs, JoinInput, NatPolicy, SubnetInput, UnderlayInput, designated, is_named, prefixes, range,
+};
+use super::policy::ExternalEgress;
 use crate::firewall::Family;
-use crate::kube::{NodeFacts, ServiceCidrFacts, SubnetFacts};
+use crate::kube::{NodeFacts, PodFacts, ServiceCidrFacts, SubnetFacts};
+use crate::plug::wanted::is_ovn_provider;
 
 /// The objects and flags that a node's gateway follows from.
 #[derive(Clone, Debug)]
@@ -30,6 +36,10 @@ pub struct Objects<'a> {
     pub tunnel_peers: BTreeSet<IpAddr>,
     /// From [`super::Gateway::proxy_sets`].
     pub proxy_sets: BTreeSet<String>,
+    /// Pods of this node, for policy routing.
+    pub pods: Vec<&'a PodFacts>,
+    /// This node's labels, where a Subnet selects its gateways by labels.
+    pub node_labels: BTreeMap<String, String>,
     /// Settings.
     pub config: Config,
 }
@@ -40,7 +50,10 @@ impl Inputs {
         let subnets: Vec<SubnetInput> = objects
             .subnets
             .iter()
-            .filter(|subnet| subnet.in_default_vpc(objects.cluster_router))
+            // Subnets of other plugins, whose addresses we only manage, have no router of ours.
+            .filter(|subnet| {
+                subnet.in_default_vpc(objects.cluster_router) && is_ovn_provider(&subnet.provider)
+            })
             .map(|subnet| subnet_input(subnet, &objects))
             .collect();
         let ready: BTreeSet<_> = objects
@@ -66,7 +79,9 @@ impl Inputs {
             .filter(|subnet| subnet.join)
             .flat_map(|subnet| subnet.cidrs.iter().map(|cidr| Family::of(&cidr.addr())))
             .collect();
+        let underlay = underlay(objects.subnets.iter().copied().filter(|subnet| subnet.is_underlay()));
         Self {
+            underlay,
             ipv4: families.contains(&Family::V4),
             ipv6: families.contains(&Family::V6),
             subnets,
@@ -109,7 +124,80 @@ fn subnet_input(subnet: &SubnetFacts, objects: &Objects<'_>) -> SubnetInput {
                 destinations: prefixes(&rule.destinations),
             })
             .collect(),
+        external_egress: external_egress(subnet, objects),
     }
+}
+
+fn external_egress(subnet: &SubnetFacts, objects: &Objects<'_>) -> Option<ExternalEgress> {
+    let gateways: Vec<IpAddr> =
+        subnet.external_egress_gateway.split(',').filter_map(|ip| ip.trim().parse().ok()).collect();
+    if gateways.is_empty() || subnet.nat_outgoing {
+        return None;
+    }
+    let distributed = subnet.gateway_type == "distributed";
+    let selected = || {
+        subnet.gateway_node.trim().is_empty()
+            && subnet.gateway_node_selectors.iter().any(|selector| matches(selector, &objects.node_labels))
+    };
+    let local_pods = objects.pods.iter().filter(|pod| distributed && !pod.deleting && !pod.finished);
+    Some(ExternalEgress {
+        gateways,
+        table: subnet.policy_routing_table_id,
+        priority: subnet.policy_routing_priority,
+        gateway_here: is_named(&subnet.gateway_node, &objects.node.name) || selected(),
+        local_pods: local_pods.flat_map(|pod| addresses_in(pod, &subnet.name)).collect(),
+    })
+}
+
+/// A pod's addresses in a subnet, by whichever attachment.
+fn addresses_in(pod: &PodFacts, subnet: &str) -> Vec<IpAddr> {
+    pod.annotations
+        .iter()
+        .filter_map(|(key, value)| {
+            let provider = key.strip_suffix(".kubernetes.io/logical_switch")?;
+            (value == subnet).then(|| pod.annotation(provider, "ip_address"))?
+        })
+        .flat_map(|ips| ips.split(',').filter_map(|ip| ip.trim().parse().ok()))
+        .collect()
+}
+
+/// Kubernetes' label selector; an empty one selects everything, an unknown operator nothing.
+fn matches(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
+    let text =
+        |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let equal = selector
+        .get("matchLabels")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .all(|(key, value)| labels.get(key).map(String::as_str) == value.as_str());
+    let expressions = selector.get("matchExpressions").and_then(Value::as_array);
+    equal
+        && expressions.into_iter().flatten().all(|expression| {
+            let label = labels.get(&text(expression, "key"));
+            let values = expression.get("values").and_then(Value::as_array);
+            let listed = |label: &String| {
+                values.into_iter().flatten().any(|value| value.as_str() == Some(label.as_str()))
+            };
+            match text(expression, "operator").as_str() {
+                "In" => label.is_some_and(listed),
+                "NotIn" => !label.is_some_and(listed),
+                "Exists" => label.is_some(),
+                "DoesNotExist" => label.is_none(),
+                _ => false,
+            }
+        })
+}
+
+/// Where underlay pods may be. Addresses that no pod gets are not theirs.
+fn underlay<'a>(subnets: impl Iterator<Item = &'a SubnetFacts>) -> UnderlayInput {
+    let mut underlay = UnderlayInput::default();
+    for subnet in subnets {
+        underlay.pods.extend(prefixes(&subnet.cidr_block));
+        underlay.hosts.extend(prefixes(&subnet.gateway));
+        underlay.hosts.extend(subnet.exclude_ips.iter().flat_map(|text| range(text)));
+    }
+    underlay
 }
 
 /// Addresses of a node in further tunnel networks: annotation `node_networks`, a JSON object of name → address.
@@ -165,6 +253,8 @@ mod tests {
             join: None,
             tunnel_peers: BTreeSet::from(["172.32.0.12".parse().unwrap()]),
             proxy_sets: BTreeSet::new(),
+            pods: Vec::new(),
+            node_labels: BTreeMap::new(),
             config: Config::default(),
         };
         let inputs = Inputs::gather(objects(vec![&not_ready]));
@@ -176,5 +266,111 @@ mod tests {
         assert_eq!(inputs.other_node_ips, BTreeSet::from(["172.30.0.12".parse().unwrap()]));
         assert_eq!(inputs.other_node_addresses.len(), 2);
         assert_eq!(Inputs::gather(objects(vec![&ready, &not_ready])).services, prefixes("10.100.0.0/16"));
+    }
+
+    fn gathered(subnets: &[SubnetFacts], pods: &[PodFacts], labels: &[(&str, &str)]) -> Inputs {
+        let node = NodeFacts { name: "n1".into(), ..NodeFacts::default() };
+        Inputs::gather(Objects {
+            subnets: subnets.iter().collect(),
+            node: &node,
+            nodes: Vec::new(),
+            service_cidrs: Vec::new(),
+            service_cluster_ip_range: "10.96.0.0/12",
+            cluster_router: "ovn-cluster",
+            node_switch: "join",
+            join: None,
+            tunnel_peers: BTreeSet::new(),
+            proxy_sets: BTreeSet::new(),
+            pods: pods.iter().collect(),
+            node_labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            config: Config::default(),
+        })
+    }
+
+    #[test]
+    fn subnets_of_other_plugins_are_none_of_ours() {
+        let subnet = |name: &str, provider: &str| SubnetFacts {
+            name: name.into(),
+            provider: provider.into(),
+            cidr_block: "10.60.0.0/16".into(),
+            ..SubnetFacts::default()
+        };
+        let inputs = gathered(
+            &[subnet("ipam", "macvlan.web"), subnet("second", "net.web.ovn"), subnet("first", "ovn")],
+            &[],
+            &[],
+        );
+        let names: Vec<&str> = inputs.subnets.iter().map(|subnet| subnet.name.as_str()).collect();
+        assert_eq!(names, ["second", "first"]);
+    }
+
+    #[test]
+    fn underlay_pods_are_told_from_hosts() {
+        let subnet = SubnetFacts {
+            name: "vlan10".into(),
+            vpc: "custom".into(),
+            vlan: "vlan10".into(),
+            cidr_block: "172.30.0.0/24".into(),
+            gateway: "172.30.0.1".into(),
+            exclude_ips: vec!["172.30.0.8..172.30.0.15".into(), "172.30.0.254".into()],
+            ..SubnetFacts::default()
+        };
+        let logical = SubnetFacts { name: "v".into(), logical_gateway: true, ..subnet.clone() };
+        let underlay = gathered(&[subnet, logical], &[], &[]).underlay;
+        let shown = |nets: &BTreeSet<ipnet::IpNet>| nets.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(shown(&underlay.pods), ["172.30.0.0/24"]);
+        assert_eq!(shown(&underlay.hosts), ["172.30.0.1/32", "172.30.0.8/29", "172.30.0.254/32"]);
+    }
+
+    #[test]
+    fn gateways_and_pods_of_an_external_egress() {
+        let subnet = SubnetFacts {
+            name: "out".into(),
+            cidr_block: "10.17.0.0/16".into(),
+            gateway_type: "distributed".into(),
+            external_egress_gateway: "172.30.0.9, fd00:172::9".into(),
+            policy_routing_table_id: 1000,
+            policy_routing_priority: 900,
+            ..SubnetFacts::default()
+        };
+        let pod = |name: &str, provider: &str, ip: &str| PodFacts {
+            name: name.into(),
+            annotations: BTreeMap::from([
+                (crds::keys::pod_key(provider, "logical_switch"), "out".to_owned()),
+                (crds::keys::pod_key(provider, "ip_address"), ip.to_owned()),
+            ]),
+            ..PodFacts::default()
+        };
+        let gone = PodFacts { deleting: true, ..pod("gone", "ovn", "10.17.0.9") };
+        let pods = [pod("a", "ovn", "10.17.0.5,fd00::5"), pod("b", "net.web.ovn", "10.17.0.6"), gone];
+        let egress = |subnet: &SubnetFacts, labels: &[(&str, &str)]| {
+            gathered(std::slice::from_ref(subnet), &pods, labels).subnets[0].external_egress.clone()
+        };
+        let found = egress(&subnet, &[]).unwrap();
+        assert_eq!((found.table, found.priority, found.gateways.len()), (1000, 900, 2));
+        let ips: Vec<String> = found.local_pods.iter().map(ToString::to_string).collect();
+        assert_eq!(ips, ["10.17.0.5", "10.17.0.6", "fd00::5"]);
+        assert_eq!(egress(&SubnetFacts { nat_outgoing: true, ..subnet.clone() }, &[]), None);
+
+        let central = SubnetFacts { gateway_type: "centralized".into(), ..subnet };
+        let here =
+            |subnet: &SubnetFacts, labels: &[(&str, &str)]| egress(subnet, labels).unwrap().gateway_here;
+        assert!(!here(&central, &[]) && egress(&central, &[]).unwrap().local_pods.is_empty());
+        assert!(here(&SubnetFacts { gateway_node: "n2,n1:172.30.0.1".into(), ..central.clone() }, &[]));
+        let selectors = vec![serde_json::json!({
+            "matchLabels": {"zone": "a"},
+            "matchExpressions": [{"key": "old", "operator": "DoesNotExist"}, {"key": "r", "operator": "In", "values": ["x"]}],
+        })];
+        let selected = SubnetFacts { gateway_node_selectors: selectors, ..central };
+        assert!(here(&selected, &[("zone", "a"), ("r", "x")]));
+        for labels in [
+            vec![("zone", "b"), ("r", "x")],
+            vec![("zone", "a")],
+            vec![("zone", "a"), ("r", "x"), ("old", "")],
+        ] {
+            assert!(!here(&selected, &labels), "{labels:?}");
+        }
+        let named = SubnetFacts { gateway_node: "n2".into(), ..selected };
+        assert!(!here(&named, &[("zone", "a"), ("r", "x")]), "names win over selectors");
     }
 }

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::policy::ExternalEgress;
 use crate::firewall::Family;
 
 /// Everything that the wanted state depends on.
@@ -34,8 +35,19 @@ pub struct Inputs {
     pub join: Option<JoinInput>,
     /// Sets of kube-proxy's ipvs mode that exist on this host, from [`super::Gateway::proxy_sets`].
     pub proxy_sets: BTreeSet<String>,
+    /// The physical network of underlay pods.
+    pub underlay: UnderlayInput,
     /// Settings.
     pub config: Config,
+}
+
+/// Where underlay pods may be, as far as their packets can be told from those of hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnderlayInput {
+    /// Prefixes of underlay subnets, in any VPC.
+    pub pods: BTreeSet<IpNet>,
+    /// Addresses in them that are no pods': gateways, excluded ones.
+    pub hosts: BTreeSet<IpNet>,
 }
 
 impl Inputs {
@@ -83,6 +95,8 @@ pub struct SubnetInput {
     pub egress_ips: Vec<IpAddr>,
     /// Exceptions from `natOutgoing`, in their order.
     pub nat_policy: Vec<NatPolicy>,
+    /// An external gateway for what leaves untranslated.
+    pub external_egress: Option<ExternalEgress>,
 }
 
 /// One nat-outgoing policy rule.
@@ -118,6 +132,21 @@ pub struct Config {
     pub refused_udp: Vec<(u16, u16)>,
     /// Masquerade with random ports (`--random-fully`, in every iptables since 1.6.2).
     pub random_fully: bool,
+    /// Addresses of the node-local DNS cache: pods' traffic to them stays untranslated.
+    pub node_local_dns: Vec<IpAddr>,
+    /// Clamp the segment size of TCP connections that leave by this link.
+    pub clamp: Option<Clamp>,
+    /// Count what passes the node between each subnet and the world.
+    pub counters: bool,
+}
+
+/// Segment sizes are clamped to what fits the pods' MTU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clamp {
+    /// The tunnel's link.
+    pub link: String,
+    /// MTU of pods in bytes.
+    pub mtu: u32,
 }
 
 impl Default for Config {
@@ -129,6 +158,9 @@ impl Default for Config {
             // VXLAN, Geneve.
             refused_udp: vec![(4789, 4789), (6081, 6081)],
             random_fully: true,
+            node_local_dns: Vec::new(),
+            clamp: None,
+            counters: true,
         }
     }
 }
@@ -153,6 +185,27 @@ pub(super) fn designated(gateway_node: &str, node: &str) -> Vec<IpAddr> {
         .collect()
 }
 
+/// Whether a node is named in `gatewayNode`, with an address or without.
+pub(super) fn is_named(gateway_node: &str, node: &str) -> bool {
+    gateway_node.split(',').any(|entry| entry.trim().split(':').next() == Some(node))
+}
+
+/// An address or a range `a..b` as prefixes; what is neither is left out.
+pub(super) fn range(text: &str) -> Vec<IpNet> {
+    match text.split_once("..") {
+        None => prefixes(text),
+        Some((first, last)) => match (first.trim().parse(), last.trim().parse()) {
+            (Ok(IpAddr::V4(first)), Ok(IpAddr::V4(last))) if first <= last => {
+                ipnet::Ipv4Subnets::new(first, last, 0).map(IpNet::V4).collect()
+            }
+            (Ok(IpAddr::V6(first)), Ok(IpAddr::V6(last))) if first <= last => {
+                ipnet::Ipv6Subnets::new(first, last, 0).map(IpNet::V6).collect()
+            }
+            _ => Vec::new(),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,6 +218,26 @@ mod tests {
             ["172.30.0.100", "fd00::64", "fd00::65"].iter().map(|ip| ip.parse().unwrap()).collect();
         assert_eq!(ips, wanted);
         assert!(designated(text, "n").is_empty());
+    }
+
+    #[test]
+    fn nodes_are_named_with_and_without_addresses() {
+        for (text, named) in
+            [("n1,n2", true), ("n2:172.30.0.1,n1:fd00::1", true), ("n11,n2", false), ("", false)]
+        {
+            assert_eq!(is_named(text, "n1"), named, "{text}");
+        }
+    }
+
+    #[test]
+    fn ranges_become_prefixes() {
+        let shown = |text| range(text).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(shown("10.50.0.1..10.50.0.4"), ["10.50.0.1/32", "10.50.0.2/31", "10.50.0.4/32"]);
+        assert_eq!(shown("10.50.0.9"), ["10.50.0.9/32"]);
+        assert_eq!(shown("fd00::..fd00::ff"), ["fd00::/120"]);
+        for junk in ["10.50.0.4..10.50.0.1", "a..b", "fd00::..10.0.0.1", ".."] {
+            assert_eq!(shown(junk), Vec::<String>::new(), "{junk}");
+        }
     }
 
     #[test]

@@ -9,16 +9,19 @@
 //! serves a change of an object and the slow verification that puts back what somebody deleted. The order matters:
 //! sets that rules are going to use come first, sets that rules have used go last.
 
+mod counters;
 mod driver;
 mod facts;
 mod inputs;
+pub mod policy;
 mod routes;
 mod rules;
 mod sets;
 mod state;
 
+pub use counters::{Counted, Counters};
 pub use driver::{Gateway, Report};
 pub use facts::Objects;
-pub use inputs::{Config, Inputs, JoinInput, NatPolicy, SubnetInput};
+pub use inputs::{Clamp, Config, Inputs, JoinInput, NatPolicy, SubnetInput, UnderlayInput};
 pub use routes::{HostRoute, RouteChanges};
 pub use state::{FamilyRules, HostChanges, HostState, Observed};

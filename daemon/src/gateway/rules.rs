@@ -25,7 +25,7 @@ const CLEAR: &str = "-j MARK --set-xmark 0x0/0xffffffff";
 const MULTIPORT: usize = 15;
 
 /// All chains we ever make. Other people's names start with `OVN-` too.
-const CHAINS: [&str; 8] = [
+const CHAINS: [&str; 10] = [
     "OVN-PREROUTING",
     "OVN-INPUT",
     "OVN-FORWARD",
@@ -34,7 +34,18 @@ const CHAINS: [&str; 8] = [
     "OVN-MASQUERADE",
     "OVN-NAT-POLICY",
     "OVN-NAT-PSUBNET-*",
+    EGRESS_COUNTERS,
+    INGRESS_COUNTERS,
 ];
+
+/// Chains that count what leaves and enters each subnet over this node.
+pub(super) const EGRESS_COUNTERS: &str = "OVN-SUBNET-EGRESS";
+/// The other direction.
+pub(super) const INGRESS_COUNTERS: &str = "OVN-SUBNET-INGRESS";
+/// What a counter's comment begins with; the subnet's name follows.
+pub(super) const COUNTER: &str = "ovn-subnet-gateway,";
+/// Longest comment that the packet filter takes.
+const COMMENT: usize = 255;
 
 /// All tables of a family.
 pub(super) fn wanted(inputs: &Inputs, family: Family) -> BTreeMap<Table, WantedTable> {
@@ -68,6 +79,8 @@ struct Names {
     distributed: String,
     other_node: String,
     other_node_addr: String,
+    underlay_pods: String,
+    underlay_hosts: String,
 }
 
 impl Names {
@@ -81,6 +94,8 @@ impl Names {
             distributed: name("subnets-distributed-gw"),
             other_node: name("other-node"),
             other_node_addr: name("other-node-addr"),
+            underlay_pods: name("underlay-pods"),
+            underlay_hosts: name("underlay-hosts"),
         }
     }
 }
@@ -257,8 +272,14 @@ fn filter(inputs: &Inputs, family: Family, names: &Names) -> WantedTable {
     // this node to itself over the loopback link, even with its address in the join subnet as source.
     let mut input = refusals(inputs, family, "-i ovn0", "");
     input.extend(refusals(inputs, family, "! -i lo", &from(&names.subnets)));
+    // Underlay pods come by the physical network, with their own source.
+    let underlay = format!("{} {}", from(&names.underlay_pods), not_from(&names.underlay_hosts));
+    if !inputs.underlay.pods.is_empty() {
+        input.extend(refusals(inputs, family, "! -i lo", &underlay));
+    }
     let other_nodes = to(&names.other_node_addr);
-    let mut forward = refusals(inputs, family, "-i ovn0", &other_nodes);
+    let (mut forward, counters) = count(inputs, family);
+    forward.extend(refusals(inputs, family, "-i ovn0", &other_nodes));
     forward.extend(refusals(inputs, family, "", &format!("{} {other_nodes}", from(&names.subnets))));
     let mut output = Vec::new();
     if ipvs(inputs, family) {
@@ -279,20 +300,46 @@ fn filter(inputs: &Inputs, family: Family, names: &Names) -> WantedTable {
     for port in ["6081", "4789"] {
         output.push(Rule::new(format!("-p udp -m udp --dport {port} {CLEAR}")));
     }
+    let mut chains = BTreeMap::from([
+        ("OVN-INPUT".to_owned(), input),
+        ("OVN-FORWARD".to_owned(), forward),
+        ("OVN-OUTPUT".to_owned(), output),
+    ]);
+    chains.extend(counters);
     WantedTable {
-        chains: BTreeMap::from([
-            ("OVN-INPUT".to_owned(), input),
-            ("OVN-FORWARD".to_owned(), forward),
-            ("OVN-OUTPUT".to_owned(), output),
-        ]),
+        chains,
         jumps: vec![
             jump("INPUT", "OVN-INPUT", "input"),
             jump("FORWARD", "OVN-FORWARD", "forward"),
             jump("OUTPUT", "OVN-OUTPUT", "output"),
         ],
         obsolete: obsolete_filter(names),
-        retired: BTreeSet::new(),
+        retired: BTreeSet::from([EGRESS_COUNTERS.to_owned(), INGRESS_COUNTERS.to_owned()]),
     }
+}
+
+/// Counters of what passes the node between each subnet and the world, and the jumps to them. Only what goes through
+/// `ovn0` looks at them, and no further than its own subnet.
+fn count(inputs: &Inputs, family: Family) -> (Vec<Rule>, BTreeMap<String, Vec<Rule>>) {
+    let mut subnets: Vec<(&str, String)> = overlay(inputs)
+        .filter(|_| inputs.config.counters)
+        .filter_map(|subnet| Some((subnet.name.as_str(), cidr_of(subnet, family)?)))
+        .collect();
+    subnets.sort();
+    if subnets.is_empty() {
+        return (Vec::new(), BTreeMap::new());
+    }
+    let chain = |side: &str| -> Vec<Rule> {
+        let counter = |(name, cidr): &(&str, String)| {
+            let comment: String = format!("{COUNTER}{name}").chars().take(COMMENT).collect();
+            let jump = Rule::jump(&comment, "RETURN");
+            rule(&[&format!("{side} {cidr}"), jump.as_str()])
+        };
+        subnets.iter().map(counter).collect()
+    };
+    let jumps = vec![rule(&["-i ovn0 -j", EGRESS_COUNTERS]), rule(&["-o ovn0 -j", INGRESS_COUNTERS])];
+    let chains = [(EGRESS_COUNTERS, chain("-s")), (INGRESS_COUNTERS, chain("-d"))];
+    (jumps, chains.into_iter().map(|(name, rules)| (name.to_owned(), rules)).collect())
 }
 
 fn ipvs(inputs: &Inputs, family: Family) -> bool {
@@ -377,6 +424,16 @@ fn mangle(inputs: &Inputs, family: Family, names: &Names) -> WantedTable {
             "-p tcp",
             &not_to(&names.subnets),
             "-m tcp --tcp-flags SYN NONE -m conntrack --ctstate NEW -j DROP",
+        ]));
+    }
+    if let Some(clamp) = &inputs.config.clamp {
+        // The headers of IP and TCP.
+        let headers = if family == Family::V4 { 40 } else { 60 };
+        let size = clamp.mtu.saturating_sub(headers);
+        rules.push(rule(&[
+            &format!("-o {}", clamp.link),
+            "-p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS",
+            &format!("--set-mss {size}"),
         ]));
     }
     WantedTable {

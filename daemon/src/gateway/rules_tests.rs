@@ -1,6 +1,6 @@
 use super::*;
 use crate::firewall::{Learned, Saved, diff, parse_rules, render};
-use crate::gateway::inputs::{NatPolicy, SubnetInput};
+use crate::gateway::inputs::{Clamp, NatPolicy, SubnetInput, UnderlayInput};
 use crate::gateway::sets;
 
 fn subnet(name: &str, cidrs: &[&str]) -> SubnetInput {
@@ -57,6 +57,10 @@ pub(crate) fn example() -> Inputs {
         node_ips: vec!["172.30.0.11".parse().unwrap(), "fd00:172::11".parse().unwrap()],
         other_node_ips: ["172.30.0.12", "fd00:172::12"].iter().map(|ip| ip.parse().unwrap()).collect(),
         other_node_addresses: ["172.31.0.12"].iter().map(|ip| ip.parse().unwrap()).collect(),
+        underlay: UnderlayInput {
+            pods: ["172.30.0.0/24", "fd00:172::/64"].iter().map(|net| net.parse().unwrap()).collect(),
+            hosts: ["172.30.0.1/32", "10.0.0.1/32"].iter().map(|net| net.parse().unwrap()).collect(),
+        },
         ..Inputs::default()
     }
 }
@@ -93,6 +97,40 @@ fn rules_with_kube_proxy_in_ipvs_mode() {
     golden("rules-v4-ipvs.txt", &render(&changes));
     let v6 = render(&diff(&wanted(&inputs, Family::V6), &Saved::default(), &Learned::default()));
     assert!(!v6.contains("KUBE-6"));
+}
+
+#[test]
+fn k_134_segments_are_clamped_only_when_asked_for() {
+    let mut inputs = example();
+    let clamp = |inputs: &Inputs, family| {
+        let mangle = &wanted(inputs, family)[&Table::Mangle];
+        let rules = mangle.chains["OVN-POSTROUTING"].iter().filter(|rule| rule.as_str().contains("TCPMSS"));
+        rules.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(clamp(&inputs, Family::V4), Vec::<String>::new());
+    inputs.config.clamp = Some(Clamp { link: "eth1".into(), mtu: 1400 });
+    let rule = "-o eth1 -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss";
+    assert_eq!(clamp(&inputs, Family::V4), [format!("{rule} 1360")]);
+    assert_eq!(clamp(&inputs, Family::V6), [format!("{rule} 1340")]);
+}
+
+#[test]
+fn counters_end_with_their_subnet_and_can_be_off() {
+    let mut inputs = example();
+    let long = "x".repeat(253);
+    inputs.subnets.push(subnet(&long, &["10.40.0.0/16"]));
+    let filter = |inputs: &Inputs| wanted(inputs, Family::V4)[&Table::Filter].clone();
+    let table = filter(&inputs);
+    let counters = &table.chains[EGRESS_COUNTERS];
+    assert_eq!(counters.len(), 6, "one for each overlay subnet, the leaving one too");
+    for rule in counters {
+        let comment = rule.as_str().split('"').nth(1).unwrap();
+        assert!(comment.len() <= 255 && rule.target() == Some("RETURN"), "{rule}");
+    }
+    inputs.config.counters = false;
+    let table = filter(&inputs);
+    assert!(!table.chains.contains_key(EGRESS_COUNTERS) && table.is_retired(INGRESS_COUNTERS));
+    assert!(table.chains["OVN-FORWARD"].iter().all(|rule| !rule.as_str().contains("SUBNET-")));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The wanted ipsets (node contract §4.2), and one of our own: `other-node-addr`, every address of other nodes, for the
-//! ports that pods are refused.
+//! The wanted ipsets (node contract §4.2), and some of our own for the ports that pods are refused: `other-node-addr`, every
+//! address of other nodes; `underlay-pods`, prefixes of underlay subnets, and `underlay-hosts`, what in them is no pod.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,14 @@ pub(super) fn wanted(inputs: &Inputs) -> BTreeMap<String, SetSpec> {
             ips.map(|ip| IpNet::from(*ip)).collect()
         };
         add("services", inputs.services.clone());
-        add("subnets", of(&|_| true));
+        let local_dns = inputs.config.node_local_dns.iter().map(|ip| IpNet::from(*ip));
+        add("subnets", of(&|_| true).into_iter().chain(local_dns).collect());
+        add("underlay-pods", inputs.underlay.pods.iter().copied().collect());
+        let own = inputs.node_ips.iter().chain(&inputs.other_node_ips).chain(&inputs.other_node_addresses);
+        let hosts_there = own.map(|ip| IpNet::from(*ip)).chain(inputs.underlay.hosts.iter().copied());
+        // Only addresses that the other set would take for pods'.
+        let confusable = |net: &IpNet| inputs.underlay.pods.iter().any(|pods| pods.contains(net));
+        add("underlay-hosts", hosts_there.filter(confusable).collect());
         add("subnets-nat", of(&|subnet| !subnet.deleting && subnet.nat_outgoing));
         add("subnets-nat-policy", of(&|subnet| !subnet.deleting && !subnet.nat_policy.is_empty()));
         add("subnets-distributed-gw", of(&|subnet| !subnet.deleting && subnet.distributed));

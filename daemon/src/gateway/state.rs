@@ -1,17 +1,18 @@
 //! The wanted state of a host as one value, and what a host lacks of it. Both can be shown (`explain`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::inputs::Inputs;
+use super::policy::{self, Policies, PolicyRoute, PolicyRule};
 use super::routes::{self, HostRoute, RouteChanges};
 use super::{rules, sets};
 use crate::firewall::{
     Family, Learned, Saved, SavedSets, SetPlan, SetSpec, Table, TableChange, WantedTable, diff, plan_sets,
 };
-use crate::netlink::Route;
+use crate::netlink::{Route, Rule};
 
 /// Wanted tables of one family.
 pub type FamilyRules = BTreeMap<Table, WantedTable>;
@@ -29,6 +30,8 @@ pub struct HostState {
     pub routes: Vec<HostRoute>,
     /// Index of `ovn0`, once it is up.
     pub link: Option<u32>,
+    /// Rules and tables of subnets with an external egress gateway.
+    pub policies: Policies,
 }
 
 impl HostState {
@@ -40,6 +43,7 @@ impl HostState {
             ipv6: inputs.ipv6.then(|| rules::wanted(inputs, Family::V6)),
             routes: routes::wanted(inputs),
             link: inputs.join.as_ref().map(|join| join.link),
+            policies: policy::wanted(inputs),
         }
     }
 
@@ -63,7 +67,21 @@ impl HostState {
             Some(link) => routes::diff(&self.routes, link, &host.routes),
             None => RouteChanges::default(),
         };
+        let policies = policy::diff(&self.policies, &host.policy_rules, &host.routes, &host.known_tables);
+        let shown = |rule: &Rule| {
+            Some(PolicyRule { priority: rule.priority, source: rule.source?, table: rule.table })
+        };
         HostChanges {
+            policy_rules_deleted: policies.delete_rules.iter().filter_map(shown).collect(),
+            policy_routes_deleted: policies
+                .delete_routes
+                .iter()
+                .filter_map(|route| Some(PolicyRoute { table: route.table, gateway: route.gateway? }))
+                .collect(),
+            policy_rules: policies.add_rules,
+            policy_routes: policies.add_routes,
+            delete_rules: policies.delete_rules,
+            delete_policy_routes: policies.delete_routes,
             sets: plan_sets(&self.sets, &host.sets, sets::is_retired),
             ipv4: table_changes(Family::V4),
             ipv6: table_changes(Family::V6),
@@ -84,6 +102,10 @@ pub struct Observed {
     pub rules: BTreeMap<Family, Saved>,
     /// Routes of all tables.
     pub routes: Vec<Route>,
+    /// Policy routing rules.
+    pub policy_rules: Vec<Rule>,
+    /// Tables of external egress gateways that earlier passes filled.
+    pub known_tables: BTreeSet<u32>,
 }
 
 /// The difference between a host and its wanted state.
@@ -101,8 +123,20 @@ pub struct HostChanges {
     pub routes_deleted: Vec<IpNet>,
     /// Wanted destinations that another link has.
     pub route_conflicts: Vec<IpNet>,
+    /// Rules of external egress gateways to add.
+    pub policy_rules: Vec<PolicyRule>,
+    /// Those that go.
+    pub policy_rules_deleted: Vec<PolicyRule>,
+    /// Default routes of their tables to set.
+    pub policy_routes: Vec<PolicyRoute>,
+    /// Those that go.
+    pub policy_routes_deleted: Vec<PolicyRoute>,
     #[serde(skip)]
     pub(super) delete: Vec<Route>,
+    #[serde(skip)]
+    pub(super) delete_rules: Vec<Rule>,
+    #[serde(skip)]
+    pub(super) delete_policy_routes: Vec<Route>,
 }
 
 impl HostChanges {
@@ -113,6 +147,29 @@ impl HostChanges {
             && self.ipv6.is_empty()
             && self.routes_set.is_empty()
             && self.routes_deleted.is_empty()
+            && self.policy_rules.is_empty()
+            && self.delete_rules.is_empty()
+            && self.policy_routes.is_empty()
+            && self.delete_policy_routes.is_empty()
+    }
+
+    /// Number of single things to write: elements, lines, routes, rules.
+    pub fn size(&self) -> usize {
+        let sets: usize = self
+            .sets
+            .changes
+            .iter()
+            .map(|set| set.added.len() + set.removed.len() + usize::from(set.created))
+            .sum();
+        let lines: usize = self.ipv4.iter().chain(&self.ipv6).map(|table| table.lines.len()).sum();
+        sets + self.sets.destroyed.len()
+            + lines
+            + self.routes_set.len()
+            + self.routes_deleted.len()
+            + self.policy_rules.len()
+            + self.delete_rules.len()
+            + self.policy_routes.len()
+            + self.delete_policy_routes.len()
     }
 
     pub(super) fn rules(&self, family: Family) -> &[TableChange] {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::firewall::model::{Tables, restore_sets};
 use crate::gateway::inputs::{JoinInput, NatPolicy, SubnetInput};
+use crate::gateway::policy::ExternalEgress;
 use proptest::prelude::*;
 
 /// A host as far as the gateway touches it.
@@ -8,6 +9,8 @@ struct Host {
     sets: SavedSets,
     rules: BTreeMap<Family, Tables>,
     routes: Vec<Route>,
+    policy_rules: Vec<Rule>,
+    known_tables: BTreeSet<u32>,
 }
 
 impl Host {
@@ -19,6 +22,8 @@ impl Host {
             sets: SavedSets::default(),
             rules: [(Family::V4, tables.clone()), (Family::V6, tables)].into(),
             routes: vec![Route { link: Some(2), ..Route::default_via("172.30.0.1".parse().unwrap()) }],
+            policy_rules: Vec::new(),
+            known_tables: BTreeSet::new(),
         }
     }
 
@@ -27,6 +32,8 @@ impl Host {
             sets: self.sets.clone(),
             rules: self.rules.iter().map(|(family, tables)| (*family, tables.saved())).collect(),
             routes: self.routes.clone(),
+            policy_rules: self.policy_rules.clone(),
+            known_tables: self.known_tables.clone(),
         }
     }
 
@@ -41,6 +48,18 @@ impl Host {
             self.routes.retain(|have| have.destination != route.destination || have.link != Some(route.link));
             self.routes.push(route.to_netlink());
         }
+        for route in &changes.policy_routes {
+            self.known_tables.insert(route.table);
+            let new = Route { link: Some(2), ..route.to_netlink() };
+            self.routes.retain(|have| have.table != new.table || have.destination != new.destination);
+            self.routes.push(new);
+        }
+        for rule in &changes.policy_rules {
+            assert!(self.routes.iter().any(|route| route.table == rule.table), "no rule into an empty table");
+            self.policy_rules.push(rule.to_netlink());
+        }
+        self.policy_rules.retain(|rule| !changes.delete_rules.contains(rule));
+        self.routes.retain(|route| !changes.delete_policy_routes.contains(route));
     }
 }
 
@@ -69,6 +88,18 @@ fn any_inputs() -> impl Strategy<Value = Inputs> {
             join: number == 0,
             egress_ips: if flags[7] { vec!["172.30.0.100".parse().unwrap()] } else { vec![] },
             nat_policy,
+            external_egress: (flags[0] != flags[6]).then(|| ExternalEgress {
+                gateways: vec![format!("172.30.0.{}", 200 + u8::from(flags[1])).parse().unwrap()],
+                // Two subnets share a table.
+                table: 1000 + u32::from(number / 2),
+                priority: 900 + u32::from(number),
+                gateway_here: flags[2],
+                local_pods: [5, 6]
+                    .into_iter()
+                    .filter(|pod| flags[*pod as usize])
+                    .map(|pod: u8| format!("10.{number}.0.{pod}").parse().unwrap())
+                    .collect(),
+            }),
         });
     let families = prop_oneof![Just((true, true)), Just((true, false)), Just((false, true))];
     (families, prop::collection::btree_map(0_u8..6, subnet, 0..6), any::<bool>(), any::<bool>()).prop_map(

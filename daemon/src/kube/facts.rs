@@ -106,6 +106,10 @@ pub struct SubnetFacts {
     pub gateway_type: String,
     /// Gateway nodes, `n1,n2` or `n1:ip,…`.
     pub gateway_node: String,
+    /// Label selectors of gateway nodes, used when `gateway_node` is empty.
+    pub gateway_node_selectors: Vec<Value>,
+    /// Addresses and ranges that are no pods'.
+    pub exclude_ips: Vec<String>,
     /// Equal-cost routes over gateway nodes.
     pub enable_ecmp: bool,
     /// Translate the source of traffic that leaves.
@@ -256,6 +260,12 @@ impl SubnetFacts {
             provider: text(value, "/spec/provider"),
             gateway_type: text(value, "/spec/gatewayType"),
             gateway_node: text(value, "/spec/gatewayNode"),
+            gateway_node_selectors: list(value, "/spec/gatewayNodeSelectors").to_vec(),
+            exclude_ips: list(value, "/spec/excludeIps")
+                .iter()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect(),
             enable_ecmp: flag(value, "/spec/enableEcmp"),
             nat_outgoing: flag(value, "/spec/natOutgoing"),
             external_egress_gateway: text(value, "/spec/externalEgressGateway"),

@@ -11,6 +11,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
@@ -34,6 +35,34 @@ struct OvsLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct GatewayLabels {
+    hostname: String,
+    subnet_name: String,
+    cidr: String,
+    direction: &'static str,
+    protocol: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RestLabels {
+    verb: String,
+    url: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RestCodeLabels {
+    code: String,
+    method: String,
+    host: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LimitLabels {
+    direction: &'static str,
+    mechanism: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct NodeLabels {
     node_name: String,
 }
@@ -50,6 +79,11 @@ pub struct Metrics {
     lost: Counter,
     host_changes: Counter,
     ovs_latency: Family<OvsLabels, Histogram>,
+    limited: Family<LimitLabels, Gauge>,
+    gateway_packets: Family<GatewayLabels, Gauge>,
+    gateway_bytes: Family<GatewayLabels, Gauge>,
+    rest_latency: Family<RestLabels, Histogram>,
+    rest_requests: Family<RestCodeLabels, Counter>,
 }
 
 impl Metrics {
@@ -84,6 +118,36 @@ impl Metrics {
         });
         let help = "Duration of requests to the local OVS database in milliseconds";
         registry.register("ovs_client_request_latency_milliseconds", help, ovs_latency.clone());
+        // Gauges, as the names have no `_total`.
+        let (gateway_packets, gateway_bytes) =
+            (Family::<GatewayLabels, Gauge>::default(), Family::<GatewayLabels, Gauge>::default());
+        registry.register(
+            "ovn_subnet_gateway_packets",
+            "Packets that passed this node between a subnet and the world",
+            gateway_packets.clone(),
+        );
+        registry.register(
+            "ovn_subnet_gateway_packet_bytes",
+            "Bytes that passed this node between a subnet and the world",
+            gateway_bytes.clone(),
+        );
+        let rest_latency = Family::<RestLabels, Histogram>::new_with_constructor(|| {
+            Histogram::new(exponential_buckets(0.001, 2.0, 10))
+        });
+        registry.register(
+            "rest_client_request_latency_seconds",
+            "Latency of requests to the API server",
+            rest_latency.clone(),
+        );
+        let rest_requests = Family::<RestCodeLabels, Counter>::default();
+        // The library appends `_total`.
+        registry.register("rest_client_requests", "Requests to the API server", rest_requests.clone());
+        let limited = Family::<LimitLabels, Gauge>::default();
+        registry.register(
+            "weir_limited_interfaces",
+            "Ports with limits, by what holds them; mechanism missing: nothing does",
+            limited.clone(),
+        );
         let host_changes = Counter::default();
         registry.register(
             "weir_host_changes",
@@ -100,6 +164,11 @@ impl Metrics {
             lost,
             host_changes,
             ovs_latency,
+            limited,
+            gateway_packets,
+            gateway_bytes,
+            rest_latency,
+            rest_requests,
         }
     }
 
@@ -140,6 +209,40 @@ impl Metrics {
     /// Lost interfaces were removed.
     pub fn lost_interfaces(&self, count: u64) {
         self.lost.inc_by(count);
+    }
+
+    /// Sums of packets and bytes of each subnet.
+    pub fn subnet_gateways(&self, sums: &std::collections::BTreeMap<crate::gateway::Counted, (u64, u64)>) {
+        self.gateway_packets.clear();
+        self.gateway_bytes.clear();
+        for (counted, (packets, bytes)) in sums {
+            let labels = GatewayLabels {
+                hostname: self.node.clone(),
+                subnet_name: counted.subnet.clone(),
+                cidr: counted.cidr.clone(),
+                direction: counted.direction,
+                protocol: counted.protocol,
+            };
+            let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+            self.gateway_packets.get_or_create(&labels).set(whole(*packets));
+            self.gateway_bytes.get_or_create(&labels).set(whole(*bytes));
+        }
+    }
+
+    /// The API server answered; `code` is `<error>` if it did not.
+    pub fn rest_request(&self, verb: &str, url: &str, host: &str, code: &str, took: Duration) {
+        let labels = RestLabels { verb: verb.to_owned(), url: url.to_owned() };
+        self.rest_latency.get_or_create(&labels).observe(took.as_secs_f64());
+        let labels = RestCodeLabels { code: code.to_owned(), method: verb.to_owned(), host: host.to_owned() };
+        self.rest_requests.get_or_create(&labels).inc();
+    }
+
+    /// How many ports each mechanism limits, by direction.
+    pub fn limited_interfaces(&self, counts: &std::collections::BTreeMap<(&'static str, &'static str), i64>) {
+        self.limited.clear();
+        for ((direction, mechanism), count) in counts {
+            self.limited.get_or_create(&LimitLabels { direction, mechanism }).set(*count);
+        }
     }
 
     /// The host's state was changed.

@@ -12,6 +12,7 @@ mod monitor;
 mod neigh;
 mod route;
 mod rule;
+mod tc;
 mod types;
 
 pub use addr::Address;
@@ -21,6 +22,7 @@ pub use monitor::{Change, Monitor};
 pub use neigh::{Pace, Reachability};
 pub use route::{MAIN_TABLE, Route, RouteKind, Scope, protocol};
 pub use rule::Rule;
+pub use tc::{Qdisc, Tbf};
 pub use types::{Mac, ParseMacError};
 
 use crate::sys::Namespace;

@@ -4,6 +4,7 @@ use futures::TryStreamExt;
 use ipnet::IpNet;
 use rtnetlink::IpVersion;
 use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::route::RouteProtocol;
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 
 use super::{Error, Netlink, Result};
@@ -27,6 +28,8 @@ pub struct Rule {
     pub input: Option<String>,
     /// Table to look up.
     pub table: u32,
+    /// Who made it (`FRA_PROTOCOL`), 0 for nobody in particular.
+    pub protocol: u8,
 }
 
 impl Rule {
@@ -43,11 +46,13 @@ impl Rule {
             mask: None,
             input: None,
             table: u32::from(message.header.table),
+            protocol: 0,
         };
         for attribute in &message.attributes {
             match attribute {
                 RuleAttribute::Priority(priority) => rule.priority = *priority,
                 RuleAttribute::Table(table) => rule.table = *table,
+                RuleAttribute::Protocol(protocol) => rule.protocol = u8::from(*protocol),
                 RuleAttribute::FwMark(mark) => rule.mark = Some(*mark),
                 RuleAttribute::FwMask(mask) => rule.mask = Some(*mask),
                 RuleAttribute::Iifname(name) => rule.input = Some(name.clone()),
@@ -75,6 +80,9 @@ impl Rule {
         message.attributes.extend(self.destination.map(|net| RuleAttribute::Destination(net.addr())));
         message.attributes.extend(self.mark.map(RuleAttribute::FwMark));
         message.attributes.extend(self.mask.map(RuleAttribute::FwMask));
+        if self.protocol > 0 {
+            message.attributes.push(RuleAttribute::Protocol(RouteProtocol::from(self.protocol)));
+        }
         message.attributes.extend(self.input.clone().map(RuleAttribute::Iifname));
     }
 }

@@ -6,7 +6,9 @@
 //! is an event here, never a poll), and the operations that make a wish true
 //! ([`plan`]). No process is started.
 
+pub mod mirror;
 pub mod plan;
+pub mod qos;
 mod view;
 
 use std::collections::HashMap;
@@ -22,6 +24,7 @@ use tokio::sync::{oneshot, watch};
 use crate::metrics::Metrics;
 
 pub use plan::{BridgeSpec, PlanError, PortSpec};
+pub use qos::{Discipline, PortQos};
 pub use view::{Installed, Interface, View};
 
 /// The integration bridge.
@@ -90,8 +93,15 @@ impl Ovs {
     /// Starts the session. Connecting, and connecting again, goes on behind it.
     pub fn connect(endpoints: Vec<Endpoint>) -> Self {
         let mut options = Options::new(endpoints, "Open_vSwitch")
-            .table("Open_vSwitch", ["external_ids", "other_config", "bridges", "ovs_version", "cur_cfg"])
-            .table("Bridge", ["name", "ports", "datapath_type", "external_ids", "other_config", "fail_mode"])
+            .table(
+                "Open_vSwitch",
+                ["external_ids", "other_config", "bridges", "ovs_version", "next_cfg", "cur_cfg"],
+            )
+            .table(
+                "Bridge",
+                ["name", "ports", "datapath_type", "external_ids", "other_config", "fail_mode", "mirrors"],
+            )
+            .table("Mirror", ["name", "output_port", "select_all", "select_dst_port"])
             .table("Port", ["name", "interfaces", "external_ids", "qos"])
             .table(
                 "Interface",
@@ -205,6 +215,15 @@ impl Ovs {
         let results: Vec<OperationResult> = outcome?;
         let raced = changes.iter().zip(&results).any(|(changes, result)| *changes && result.count == Some(0));
         if raced { Err(OvsError::Raced) } else { Ok(()) }
+    }
+
+    /// Waits until ovs-vswitchd has acted on everything that asked for it ([`plan::ask_for_applying`]); `false` if it
+    /// takes too long.
+    pub async fn applied(&self) -> bool {
+        let (asked, _) = self.view().configurations();
+        let mut views = self.views.clone();
+        let wait = views.wait_for(|view| view.configurations().1 >= asked);
+        tokio::time::timeout(PATIENCE, wait).await.is_ok_and(|view| view.is_ok())
     }
 
     /// Makes a wish true: plans against the current view and commits; plans

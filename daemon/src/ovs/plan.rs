@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use ovsdb::{Atom, AtomMap, Operation, Row, Uuid, Value};
+use ovsdb::{Atom, AtomMap, Mutator, Operation, Row, Uuid, Value};
 
+use super::qos::{self, PortQos};
 use super::view::View;
 
 /// The wish builds on something that is not there.
@@ -22,7 +23,7 @@ pub enum PlanError {
 }
 
 /// A port with its one interface.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PortSpec {
     /// Bridge.
     pub bridge: String,
@@ -38,21 +39,8 @@ pub struct PortSpec {
     pub mac: Option<String>,
     /// MTU that ovs-vswitchd gives the interface.
     pub mtu_request: Option<u32>,
-    /// Policing of what the pod sends: rate in kbit/s and burst in kbit.
-    pub policing: (i64, i64),
-    /// Shaping of what the pod receives.
-    pub shaping: Option<Shaping>,
-}
-
-/// A `linux-htb` QoS with one queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shaping {
-    /// Rate in bit/s.
-    pub max_rate: u64,
-    /// Burst in bytes.
-    pub burst: u64,
-    /// `<namespace>/<pod>`, by which the rows are found again.
-    pub pod: String,
+    /// Limits; absent leaves those of a port that exists as they are.
+    pub qos: Option<PortQos>,
 }
 
 /// A bridge.
@@ -68,8 +56,8 @@ pub struct BridgeSpec {
     pub external_ids: BTreeMap<String, String>,
 }
 
-/// Sets keys of a map column that differ; `None` if none does.
-fn set_keys(row: &Row, column: &str, wanted: &BTreeMap<String, String>) -> Option<AtomMap> {
+/// Pairs of a map column that differ from the wanted ones; `None` if none does.
+pub(super) fn differing_keys(row: &Row, column: &str, wanted: &BTreeMap<String, String>) -> Option<AtomMap> {
     let changed: AtomMap = wanted
         .iter()
         .filter(|(key, value)| row.map_get(column, key) != Some(value.as_str()))
@@ -87,13 +75,21 @@ pub fn set_root_external_ids(
     wanted: &BTreeMap<String, String>,
 ) -> Result<Vec<Operation>, PlanError> {
     let root = view.root().ok_or(PlanError::NoRoot)?;
-    let change = set_keys(root, "external_ids", wanted);
+    let change = differing_keys(root, "external_ids", wanted);
     Ok(change
         .map(|pairs| {
             Operation::mutate("Open_vSwitch").by_uuid(root.uuid).set_map("external_ids", pairs).build()
         })
         .into_iter()
         .collect())
+}
+
+/// Asks ovs-vswitchd to tell, by `cur_cfg`, when it has acted on the transaction that this is part of.
+pub fn ask_for_applying(view: &View) -> Option<Operation> {
+    let root = view.root()?;
+    Some(
+        Operation::mutate("Open_vSwitch").by_uuid(root.uuid).mutation("next_cfg", Mutator::Add, 1i64).build(),
+    )
 }
 
 /// Makes a bridge with its local port.
@@ -143,7 +139,7 @@ pub fn ensure_bridge(view: &View, spec: &BridgeSpec) -> Result<Vec<Operation>, P
         );
     }
     for (column, wanted) in [("other_config", &other_config), ("external_ids", &spec.external_ids)] {
-        if let Some(pairs) = set_keys(bridge, column, wanted) {
+        if let Some(pairs) = differing_keys(bridge, column, wanted) {
             operations.push(Operation::mutate("Bridge").by_uuid(bridge.uuid).set_map(column, pairs).build());
         }
     }
@@ -198,7 +194,7 @@ pub fn ensure_port(view: &View, spec: &PortSpec) -> Result<Vec<Operation>, PlanE
                 let holder = holder.str("name").unwrap_or_default().to_owned();
                 return Err(PlanError::OnOtherBridge(spec.name.clone(), holder));
             }
-            update_port(view, port, spec, &mut operations);
+            update_port(view, spec, &mut operations);
         }
     }
     Ok(operations)
@@ -206,13 +202,14 @@ pub fn ensure_port(view: &View, spec: &PortSpec) -> Result<Vec<Operation>, PlanE
 
 fn insert_port(bridge: Uuid, spec: &PortSpec, operations: &mut Vec<Operation>) {
     let [port, interface] = [Uuid::new_v4(), Uuid::new_v4()];
+    let policing = spec.qos.as_ref().map_or((0, 0), |qos| (qos.policing_rate, qos.policing_burst));
     let mut row = Operation::insert("Interface")
         .uuid(interface)
         .column("name", spec.name.as_str())
         .column("type", spec.kind.as_str())
         .column("external_ids", string_map(&spec.external_ids))
-        .column("ingress_policing_rate", spec.policing.0)
-        .column("ingress_policing_burst", spec.policing.1);
+        .column("ingress_policing_rate", i64::from(policing.0))
+        .column("ingress_policing_burst", i64::from(policing.1));
     if let Some(mac) = &spec.mac {
         row = row.column("mac", Value::strings([mac.as_str()]));
     }
@@ -224,44 +221,16 @@ fn insert_port(bridge: Uuid, spec: &PortSpec, operations: &mut Vec<Operation>) {
         .uuid(port)
         .column("name", spec.name.as_str())
         .column("interfaces", Value::uuids([interface]));
-    if let Some(shaping) = &spec.shaping {
-        row = row.column("qos", Value::uuids([insert_shaping(spec, shaping, operations)]));
+    if let Some(discipline) = spec.qos.as_ref().and_then(|qos| qos.discipline.as_ref()) {
+        let marks = qos::marks(|key| spec.external_ids.get(key).cloned());
+        row = row.column("qos", Value::uuids([qos::insert(discipline, &marks, operations)]));
     }
     operations.push(row.build());
     operations
         .push(Operation::mutate("Bridge").by_uuid(bridge).insert_set("ports", Value::uuids([port])).build());
 }
 
-fn insert_shaping(spec: &PortSpec, shaping: &Shaping, operations: &mut Vec<Operation>) -> Uuid {
-    let [qos, queue] = [Uuid::new_v4(), Uuid::new_v4()];
-    let mut ids = BTreeMap::from([("pod".to_owned(), shaping.pod.clone())]);
-    if let Some(id) = spec.external_ids.get("iface-id") {
-        ids.insert("iface-id".to_owned(), id.clone());
-    }
-    let config = BTreeMap::from([
-        ("max-rate".to_owned(), shaping.max_rate.to_string()),
-        ("burst".to_owned(), shaping.burst.to_string()),
-    ]);
-    operations.push(
-        Operation::insert("Queue")
-            .uuid(queue)
-            .column("other_config", string_map(&config))
-            .column("external_ids", string_map(&ids))
-            .build(),
-    );
-    let queues: AtomMap = [(Atom::from(0i64), Atom::from(queue))].into_iter().collect();
-    operations.push(
-        Operation::insert("QoS")
-            .uuid(qos)
-            .column("type", "linux-htb")
-            .column("queues", Value::Map(queues))
-            .column("external_ids", string_map(&ids))
-            .build(),
-    );
-    qos
-}
-
-fn update_port(view: &View, port: &Row, spec: &PortSpec, operations: &mut Vec<Operation>) {
+fn update_port(view: &View, spec: &PortSpec, operations: &mut Vec<Operation>) {
     let Some(interface) = view.interface(&spec.name) else { return };
     let row = Operation::mutate("Interface").by_uuid(interface.uuid());
     let stale: Vec<&str> = spec
@@ -282,22 +251,19 @@ fn update_port(view: &View, port: &Row, spec: &PortSpec, operations: &mut Vec<Op
     if !pairs.is_empty() {
         operations.push(row.set_map("external_ids", pairs).build());
     }
-    let mut columns: Vec<(&str, Value)> = vec![
-        ("type", Value::string(spec.kind.as_str())),
-        ("ingress_policing_rate", Value::integer(spec.policing.0)),
-        ("ingress_policing_burst", Value::integer(spec.policing.1)),
-    ];
+    let mut columns: Vec<(&str, Value)> = vec![("type", Value::string(spec.kind.as_str()))];
     columns.extend(spec.mac.as_deref().map(|mac| ("mac", Value::strings([mac]))));
     columns.extend(spec.mtu_request.map(|mtu| ("mtu_request", Value::integers([i64::from(mtu)]))));
     columns.retain(|(column, value)| interface.column(column) != Some(value));
     if !columns.is_empty() {
         operations.push(Operation::update("Interface").by_uuid(interface.uuid()).columns(columns).build());
     }
-    let has_shaping = port.get("qos").is_some_and(|qos| !qos.is_empty());
-    if let (Some(shaping), false) = (&spec.shaping, has_shaping) {
-        let qos = insert_shaping(spec, shaping, operations);
-        operations
-            .push(Operation::update("Port").by_uuid(port.uuid).column("qos", Value::uuids([qos])).build());
+    if let Some(qos) = &spec.qos {
+        // By the marks that the interface is going to have.
+        let marks = qos::marks(|key| {
+            spec.external_ids.get(key).cloned().or_else(|| interface.external_id(key).map(str::to_owned))
+        });
+        qos::set_marked(view, &spec.name, &marks, qos, operations);
     }
 }
 
@@ -314,18 +280,7 @@ pub fn remove_port(view: &View, name: &str) -> Vec<Operation> {
                 .build(),
         );
     }
-    // QoS and Queue rows are roots: nothing collects them. The port lets go of
-    // its own first, for it is collected only after references are checked.
-    let qos: Vec<Uuid> = port.get("qos").into_iter().flat_map(Value::set_uuids).collect();
-    if !qos.is_empty() {
-        operations
-            .push(Operation::update("Port").by_uuid(port.uuid).column("qos", Value::empty_set()).build());
-    }
-    for qos in qos {
-        operations.push(Operation::delete("QoS").by_uuid(qos).build());
-        let queues = view.queues_of(&qos).into_iter();
-        operations.extend(queues.map(|uuid| Operation::delete("Queue").by_uuid(uuid).build()));
-    }
+    qos::remove(view, port, &mut operations);
     operations
 }
 
@@ -335,4 +290,4 @@ fn string_map(map: &BTreeMap<String, String>) -> Value {
 
 #[cfg(test)]
 #[path = "plan_tests.rs"]
-mod tests;
+pub(super) mod tests;

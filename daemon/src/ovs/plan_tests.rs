@@ -1,17 +1,21 @@
 use super::*;
-use ovsdb::testing::{Database, SchemaBuilder, integer, reference, string};
+use ovsdb::testing::{Database, SchemaBuilder, boolean, integer, reference, string, weak};
 
 /// The tables and columns of the switch's schema that plans touch.
-fn database() -> Database {
+pub(in crate::ovs) fn database() -> Database {
     let schema = SchemaBuilder::new("Open_vSwitch", "8.8.0")
         .table("Open_vSwitch", |t| {
-            t.root().set("bridges", reference("Bridge")).map("external_ids", string(), string())
+            t.root()
+                .set("bridges", reference("Bridge"))
+                .map("external_ids", string(), string())
+                .scalar("next_cfg", integer())
         })
         .table("Bridge", |t| {
             t.unique(["name"])
                 .scalar("name", string())
                 .scalar("datapath_type", string())
                 .set("ports", reference("Port"))
+                .set("mirrors", reference("Mirror"))
                 .map("other_config", string(), string())
                 .map("external_ids", string(), string())
         })
@@ -33,12 +37,18 @@ fn database() -> Database {
                 .scalar("ingress_policing_rate", integer())
                 .scalar("ingress_policing_burst", integer())
         })
+        .table("Mirror", |t| {
+            t.scalar("name", string())
+                .scalar("select_all", boolean())
+                .optional("output_port", weak("Port"))
+                .set("select_dst_port", weak("Port"))
+        })
         .table("QoS", |t| {
-            t.root().scalar("type", string()).map("queues", integer(), reference("Queue")).map(
-                "external_ids",
-                string(),
-                string(),
-            )
+            t.root()
+                .scalar("type", string())
+                .map("queues", integer(), reference("Queue"))
+                .map("other_config", string(), string())
+                .map("external_ids", string(), string())
         })
         .table("Queue", |t| {
             t.root().map("other_config", string(), string()).map("external_ids", string(), string())
@@ -52,13 +62,16 @@ fn database() -> Database {
 }
 
 /// Plans, commits, and checks that planning again finds nothing to do.
-fn carry_out(database: &mut Database, wish: impl Fn(&View) -> Result<Vec<Operation>, PlanError>) {
+pub(in crate::ovs) fn carry_out(
+    database: &mut Database,
+    wish: impl Fn(&View) -> Result<Vec<Operation>, PlanError>,
+) {
     let operations = wish(&View::new(database.replica())).unwrap();
     database.must(&operations);
     assert_eq!(wish(&View::new(database.replica())).unwrap().len(), 0, "the plan is not idempotent");
 }
 
-fn pod_port(name: &str, iface_id: &str) -> PortSpec {
+pub(in crate::ovs) fn pod_port(name: &str, iface_id: &str) -> PortSpec {
     PortSpec {
         bridge: "br-int".into(),
         name: name.into(),
@@ -70,7 +83,7 @@ fn pod_port(name: &str, iface_id: &str) -> PortSpec {
     }
 }
 
-fn view(database: &Database) -> View {
+pub(in crate::ovs) fn view(database: &Database) -> View {
     View::new(database.replica())
 }
 
@@ -83,7 +96,7 @@ fn a_port_is_made_changed_and_removed() {
     let uuid = view(&database).interface("a_h").unwrap().uuid();
 
     spec.external_ids.insert("ip".into(), "10.16.0.5".into());
-    spec.policing = (3000, 2400);
+    spec.qos = Some(PortQos { policing_rate: 3000, policing_burst: 2400, discipline: None });
     spec.mtu_request = Some(1400);
     carry_out(&mut database, |view| ensure_port(view, &spec));
     spec.absent_external_ids = vec!["ip".into()];
@@ -123,18 +136,6 @@ fn what_a_port_builds_on_must_be_there() {
     );
     assert_eq!(ensure_port(&View::default(), &spec), Err(PlanError::NoBridge("br-other".into())));
     assert_eq!(ensure_bridge(&View::default(), &other), Err(PlanError::NoRoot));
-}
-
-#[test]
-fn shaping_goes_with_its_port() {
-    let mut database = database();
-    let mut spec = pod_port("a_h", "a.web");
-    spec.shaping = Some(Shaping { max_rate: 2_000_000, burst: 200_000, pod: "web/a".into() });
-    carry_out(&mut database, |view| ensure_port(view, &spec));
-    assert_eq!(database.replica().table("Queue").unwrap().len(), 1);
-    carry_out(&mut database, |view| Ok(remove_port(view, "a_h")));
-    assert_eq!(database.replica().table("Queue").unwrap().len(), 0);
-    assert_eq!(database.replica().table("QoS").unwrap().len(), 0);
 }
 
 #[test]

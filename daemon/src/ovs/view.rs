@@ -112,6 +112,17 @@ impl View {
         self.table("Open_vSwitch")?.rows().next()
     }
 
+    /// Whether the database has a column.
+    pub fn has_column(&self, table: &str, column: &str) -> bool {
+        self.replica.as_ref().is_some_and(|replica| replica.schema().column(table, column).is_some())
+    }
+
+    /// Numbers of the last change that was asked to be told of, and of the last one that ovs-vswitchd acted on.
+    pub fn configurations(&self) -> (i64, i64) {
+        let number = |column| self.root().and_then(|root| root.i64(column)).unwrap_or_default();
+        (number("next_cfg"), number("cur_cfg"))
+    }
+
     /// A key of `Open_vSwitch:external_ids`.
     pub fn root_external_id(&self, key: &str) -> Option<&str> {
         self.root()?.map_get("external_ids", key).filter(|value| !value.is_empty())
@@ -173,6 +184,36 @@ impl View {
     pub fn is_userspace(&self) -> bool {
         self.bridge(super::BR_INT).and_then(|row| row.str("datapath_type")) == Some("netdev")
             || self.root_external_id("ovn-bridge-datapath-type") == Some("netdev")
+    }
+
+    /// All ports.
+    pub fn ports(&self) -> impl Iterator<Item = &Arc<Row>> {
+        self.table("Port").into_iter().flat_map(Table::rows)
+    }
+
+    /// A mirror.
+    pub fn mirror(&self, uuid: &Uuid) -> Option<&Row> {
+        self.table("Mirror")?.get(uuid).map(|row| &**row)
+    }
+
+    /// A QoS row.
+    pub fn qos(&self, uuid: &Uuid) -> Option<&Row> {
+        self.table("QoS")?.get(uuid).map(|row| &**row)
+    }
+
+    /// All QoS rows.
+    pub fn all_qos(&self) -> impl Iterator<Item = &Arc<Row>> {
+        self.table("QoS").into_iter().flat_map(Table::rows)
+    }
+
+    /// A Queue row.
+    pub fn queue(&self, uuid: &Uuid) -> Option<&Row> {
+        self.table("Queue")?.get(uuid).map(|row| &**row)
+    }
+
+    /// All Queue rows.
+    pub fn all_queues(&self) -> impl Iterator<Item = &Arc<Row>> {
+        self.table("Queue").into_iter().flat_map(Table::rows)
     }
 
     /// The queues of a QoS row.

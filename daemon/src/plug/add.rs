@@ -16,9 +16,11 @@ use super::error::{PlugError, Stage};
 use super::locks::RunningAdd;
 use super::wanted::{Readiness, Wanted, check_provider, readiness};
 use super::{CONTAINER_ID, IF_NAME, NETWORK, NodeNetwork, POD_UID, Plugger, names};
+use crate::gateway::policy::rules_of_pod;
 use crate::kube::{EventType, Fact, ObjectRef, PodFacts, SubnetFacts};
 use crate::netlink::Veth;
 use crate::ovs::{BR_INT, Installed, PortSpec, plan};
+use crate::qos::PodEnd;
 use crate::sys::Namespace;
 
 /// What this call made and would have to take away again.
@@ -326,6 +328,12 @@ impl Plugger {
             error = &mut abandoned => return Err(error),
         }
         phase.done("installed");
+        let end = PodEnd { netlink: &container.netlink, index: link.index, mtu: link.mtu };
+        let pod = ObjectRef::pod(&request.pod_namespace, &request.pod_name, &wanted.pod_uid);
+        self.hold_limits(pod, &host_nic, end, network.userspace, &wanted.qos).await;
+        for rule in rules_of_pod(subnet, &wanted.addresses) {
+            self.host.netlink.add_rule(&rule.to_netlink()).await.map_err(failed)?;
+        }
         container.announce(&link, wanted.mac, &wanted.addresses);
         tokio::select! {
             checked = self.check_gateways(request, &mut container, &link, &interface, gateway_check(subnet)) => checked?,
@@ -419,8 +427,7 @@ impl Plugger {
             name: host_nic.to_owned(),
             external_ids: ids,
             absent_external_ids: absent,
-            policing: wanted.policing,
-            shaping: wanted.shaping.clone(),
+            qos: Some(wanted.qos.clone()),
             ..PortSpec::default()
         };
         made.port = self.ovs.view().port(host_nic).is_none();

@@ -88,6 +88,8 @@ pub struct Plugger {
     pub patience: Patience,
     /// One call per container.
     pub locks: Locks,
+    /// What holds the limits of ports.
+    pub limits: crate::qos::Book,
     /// Calls running now.
     pub(crate) running: AtomicUsize,
     /// When the last call ended.
@@ -128,6 +130,7 @@ impl Plugger {
             metrics,
             patience,
             locks,
+            limits: crate::qos::Book::default(),
             running: AtomicUsize::new(0),
             last_call: Mutex::new(Instant::now()),
         }

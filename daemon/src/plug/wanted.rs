@@ -12,10 +12,11 @@ use ipnet::IpNet;
 use super::error::{PlugError, Stage};
 use crate::kube::{PodFacts, SubnetFacts};
 use crate::netlink::Mac;
-use crate::ovs::plan::Shaping;
+use crate::ovs::PortQos;
+use crate::qos::limits;
 
 /// Everything that the annotations say about one interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     /// UID of the pod.
     pub pod_uid: String,
@@ -40,10 +41,10 @@ pub struct Wanted {
     pub routes: Vec<(Option<IpNet>, Option<IpAddr>)>,
     /// The provider is OVN's and the interface is ours to make.
     pub is_ovn: bool,
-    /// Policing of what the pod sends: kbit/s and kbit.
-    pub policing: (i64, i64),
-    /// Shaping of what it receives.
-    pub shaping: Option<Shaping>,
+    /// Limits of its traffic.
+    pub qos: PortQos,
+    /// What of the limits can't be had, with the remedy.
+    pub qos_notes: Vec<String>,
     /// Things asked for that this version doesn't do.
     pub unsupported: Vec<String>,
 }
@@ -175,7 +176,11 @@ fn read(request: &CniRequest, pod: &PodFacts) -> Result<Wanted, Stop> {
     if append {
         port_name = format!("{port_name}.{if_name}");
     }
-    let (policing, shaping, unsupported) = quality(pod, provider, request);
+    // Before anything is made: the runtime asks again, and finds the annotation corrected.
+    let limits = limits::read(&get).map_err(|error| {
+        let remedy = error.remedy.clone();
+        Stop::Fail(PlugError::new(Stage::ConfigureNic, error.to_string()).code(7).remedy(remedy))
+    })?;
     Ok(Wanted {
         pod_uid: pod.uid.clone(),
         port_name,
@@ -188,9 +193,9 @@ fn read(request: &CniRequest, pod: &PodFacts) -> Result<Wanted, Stop> {
         default_route,
         routes,
         is_ovn: request.cni_type == PLUGIN_TYPE && is_ovn_provider(base_provider(base, if_name)),
-        policing,
-        shaping,
-        unsupported,
+        qos: limits.qos,
+        qos_notes: limits.notes,
+        unsupported: Vec::new(),
     })
 }
 
@@ -214,40 +219,6 @@ fn parse_route(route: &ApiRoute) -> Option<(Option<IpNet>, Option<IpAddr>)> {
         text => Some(text.parse().ok()?),
     };
     (destination.is_some() || gateway.is_some()).then_some((destination, gateway))
-}
-
-type Quality = ((i64, i64), Option<Shaping>, Vec<String>);
-
-/// Bandwidth annotations (node contract §2.8), in Mbit/s and Mbit. OVS sees
-/// the pod's egress as its ingress.
-fn quality(pod: &PodFacts, provider: &str, request: &CniRequest) -> Quality {
-    let number = |key| pod.annotation(provider, key).and_then(|text| text.trim().parse::<f64>().ok());
-    let positive = |key| number(key).filter(|rate| *rate > 0.0 && *rate < 1e7);
-    let policing = match positive("egress_rate") {
-        None => (0, 0),
-        Some(rate) => {
-            let kbit = rate * 1000.0;
-            let burst = match number("egress_burst") {
-                Some(burst) if burst >= 0.0 => burst * 1000.0,
-                _ => kbit * 0.8,
-            };
-            (kbit as i64, burst as i64)
-        }
-    };
-    let shaping = positive("ingress_rate").map(|rate| Shaping {
-        max_rate: (rate * 1e6) as u64,
-        burst: match number("ingress_burst") {
-            Some(burst) if burst >= 0.0 => (burst * 125_000.0) as u64,
-            _ => (rate * 1e6 / 10.0) as u64,
-        },
-        pod: format!("{}/{}", request.pod_namespace, request.pod_name),
-    });
-    let unsupported = ["latency", "limit", "loss", "jitter", "mirror"]
-        .into_iter()
-        .filter(|key| pod.annotation(provider, key).is_some_and(|value| value != "0" && value != "false"))
-        .map(|key| crds::keys::pod_key(provider, key))
-        .collect();
-    (policing, shaping, unsupported)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::ovs::Discipline;
 use rstest::rstest;
 
 fn request() -> CniRequest {
@@ -149,10 +150,27 @@ fn rates_become_the_contracts_columns() {
     let mut annotations = READY.to_vec();
     annotations.extend([("egress_rate", "3"), ("ingress_rate", "2"), ("loss", "1.5")]);
     let wanted = ready(readiness(&request(), &pod("ovn", &annotations)));
-    assert_eq!(wanted.policing, (3000, 2400));
-    let shaping = wanted.shaping.unwrap();
-    assert_eq!((shaping.max_rate, shaping.burst, shaping.pod.as_str()), (2_000_000, 200_000, "web/a-0"));
-    assert_eq!(wanted.unsupported, ["ovn.kubernetes.io/loss"]);
+    assert_eq!((wanted.qos.policing_rate, wanted.qos.policing_burst), (3000, 2400));
+    assert_eq!(wanted.qos.discipline, Some(Discipline::Htb { max_rate: 2_000_000, burst: 200_000 }));
+    assert!(wanted.qos_notes[0].contains("latency, limit, loss"), "{:?}", wanted.qos_notes);
+    assert!(wanted.unsupported.is_empty());
+}
+
+#[test]
+fn k_164_a_limit_that_cant_be_read_fails_the_add() {
+    let mut annotations = READY.to_vec();
+    annotations.push(("egress_rate", "abc"));
+    match readiness(&request(), &pod("ovn", &annotations)) {
+        Readiness::Failed(error) => {
+            assert_eq!(error.code, 7);
+            assert!(
+                error.message.contains("egress_rate") && error.message.contains("abc"),
+                "{}",
+                error.message
+            );
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -1,0 +1,141 @@
+//! The traffic mirror (node contract §2.9): port `mirror0`, mirror `m0`, and which pods are in it.
+//!
+//! In: flags, pods as watched, the switch's rows. Out: rows, the port's link set up. Level-triggered, so membership is
+//! the same after any restart; nothing is written when it is so already.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::attachments::{pod_of, provider_of};
+use crate::flags::Flags;
+use crate::ovs::mirror::{self, Selection};
+use crate::ovs::{BR_INT, Interface, OvsError, PlanError, PortSpec, plan};
+use crate::plug::Plugger;
+
+/// Annotation that asks for it, by its last part.
+const KEY: &str = "mirror";
+
+/// One pass. Whether it is to be tried again soon.
+pub async fn pass(plugger: &Plugger, flags: &Flags) -> bool {
+    match try_pass(plugger, flags).await {
+        Ok(()) => false,
+        // Made by ovn-controller, which takes its time.
+        Err(OvsError::Plan(PlanError::NoBridge(_))) => false,
+        Err(error) => {
+            tracing::warn!(error = %error, "the mirror can't be set up; trying again");
+            true
+        }
+    }
+}
+
+async fn try_pass(plugger: &Plugger, flags: &Flags) -> Result<(), OvsError> {
+    let view = plugger.ovs.view();
+    if !view.is_connected() || view.bridge(BR_INT).is_none() {
+        return Ok(());
+    }
+    let output = &flags.mirror_iface;
+    let spec = PortSpec {
+        bridge: BR_INT.to_owned(),
+        name: output.clone(),
+        kind: "internal".to_owned(),
+        ..PortSpec::default()
+    };
+    plugger.ovs.apply(|view| plan::ensure_port(view, &spec)).await?;
+    let pods = plugger.cluster.pods.get();
+    // Without a complete list of pods nobody is to lose a membership.
+    if !flags.enable_mirror && !pods.synced {
+        return Ok(());
+    }
+    plugger
+        .ovs
+        .apply(|view| {
+            let (mut members, mut managed) = (BTreeSet::new(), BTreeSet::new());
+            for interface in view.interfaces().filter(Interface::is_pod_port) {
+                let wanted = pod_of(&interface, &pods).and_then(|pod| {
+                    let provider = provider_of(&interface, &pod)?;
+                    Some(pod.annotation(&provider, KEY) == Some("true"))
+                });
+                // A pod that is not known is not judged.
+                let Some(wanted) = wanted else { continue };
+                managed.insert(interface.name().to_owned());
+                if wanted {
+                    members.insert(interface.name().to_owned());
+                }
+            }
+            let selection = if flags.enable_mirror {
+                Selection::All
+            } else {
+                Selection::Towards { members: &members, managed: &managed }
+            };
+            mirror::ensure(view, BR_INT, output, &selection)
+        })
+        .await?;
+    set_up(plugger, output).await;
+    Ok(())
+}
+
+/// The port's link has to be up, or what is mirrored is thrown away.
+async fn set_up(plugger: &Plugger, output: &str) {
+    let host = &plugger.host.netlink;
+    let done = match host.link(output).await {
+        Ok(Some(link)) if !link.up => host.set_up(link.index).await,
+        Ok(_) => Ok(()),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = done {
+        tracing::warn!(link = output, error = %error, "the mirror's port can't be set up");
+    }
+}
+
+/// Settings of ports that live with their pods: limits and mirror. Runs until cancelled.
+pub async fn keep_ports(
+    plugger: Arc<Plugger>,
+    flags: Arc<Flags>,
+    mut changes: tokio::sync::broadcast::Receiver<crate::netlink::Change>,
+    cancel: tokio_util::sync::CancellationToken,
+) {
+    use tokio::sync::broadcast::error::RecvError;
+    use tokio::time::{Duration, Instant, sleep, sleep_until};
+    /// Events of one cause come in bunches.
+    const GATHER: Duration = Duration::from_millis(50);
+    const RETRY: Duration = Duration::from_secs(2);
+    /// The kernel is looked at this often even if nothing happened.
+    const VERIFY: Duration = Duration::from_secs(60);
+    let mut keeper = crate::qos::Keeper::new(plugger.clone());
+    let (mut pods, mut nodes) = (plugger.cluster.pods.subscribe(), plugger.cluster.nodes.subscribe());
+    let (mut views, mut network) = (plugger.ovs.subscribe(), plugger.network.clone());
+    let mut verified = None;
+    loop {
+        pods.mark_unchanged();
+        nodes.mark_unchanged();
+        views.mark_unchanged();
+        network.mark_unchanged();
+        let verify = verified.is_none_or(|at: Instant| at.elapsed() >= VERIFY);
+        let passed = keeper.pass(verify).await;
+        let again = pass(&plugger, &flags).await || passed.again;
+        if verify && !again {
+            verified = Some(Instant::now());
+        }
+        let next = match verified {
+            Some(at) if !again => at + VERIFY,
+            _ => Instant::now() + RETRY,
+        };
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = sleep_until(next) => break,
+                changed = pods.changed() => { if changed.is_err() { return } break }
+                changed = nodes.changed() => { if changed.is_err() { return } break }
+                changed = views.changed() => { if changed.is_err() { return } break }
+                changed = network.changed() => { if changed.is_err() { return } break }
+                change = changes.recv() => match change {
+                    Ok(crate::netlink::Change::LinkChanged(link)) if link.name == flags.mirror_iface => break,
+                    Ok(crate::netlink::Change::Lost) | Err(RecvError::Lagged(_)) => break,
+                    Ok(_) => {}
+                    Err(RecvError::Closed) => return,
+                },
+            }
+        }
+        sleep(GATHER).await;
+    }
+}

@@ -1,0 +1,287 @@
+//! Queueing disciplines: what a link has, and one of ours at the root (`tbf`).
+//!
+//! The library knows few kinds; the options of the others are read and written here as the kernel's headers
+//! (`linux/pkt_sched.h`) lay them out.
+
+use futures::{StreamExt, TryStreamExt};
+use netlink_packet_core::{
+    DefaultNla, Emitable, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
+    NetlinkPayload, Nla, NlaBuffer, NlasIterator,
+};
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use rtnetlink::packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcOption};
+
+use super::{Error, Netlink, Result};
+
+const TCA_OPTIONS: u16 = 2;
+const TCA_TBF_PARMS: u16 = 1;
+const TCA_TBF_RATE64: u16 = 4;
+const TCA_TBF_BURST: u16 = 6;
+const TCA_HTB_PARMS: u16 = 1;
+const TCA_HTB_CEIL64: u16 = 7;
+/// `TC_LINKLAYER_ETHERNET`: the kernel computes costs itself and wants no table.
+const ETHERNET: u8 = 1;
+/// Length of `struct tc_ratespec`; its `rate` is the last word.
+const RATESPEC: usize = 12;
+const RATE_AT: usize = 8;
+
+/// A token bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tbf {
+    /// Bytes a second.
+    pub rate: u64,
+    /// Bytes that may leave at once.
+    pub burst: u32,
+    /// Bytes that may wait.
+    pub limit: u32,
+}
+
+/// A queueing discipline of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Qdisc {
+    /// `noqueue`, `htb`, `tbf`, `ingress` …
+    pub kind: String,
+    /// Major number of its handle, 0 for the kernel's defaults.
+    pub major: u16,
+    /// It is the link's root.
+    pub root: bool,
+    /// Its parameters, if it is a `tbf`.
+    pub tbf: Option<Tbf>,
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+fn long(bytes: &[u8]) -> Option<u64> {
+    bytes.get(..8)?.try_into().ok().map(u64::from_ne_bytes)
+}
+
+/// An attribute inside the options of a kind that the library does not know.
+fn option(message: &TcMessage, wanted: u16) -> Option<Vec<u8>> {
+    message.attributes.iter().find_map(|attribute| {
+        let TcAttribute::Options(options) = attribute else { return None };
+        options.iter().find_map(|option| {
+            let TcOption::Other(nla) = option else { return None };
+            let mut bytes = vec![0; nla.value_len()];
+            nla.emit_value(&mut bytes);
+            NlasIterator::new(bytes.as_slice())
+                .flatten()
+                .find(|nla: &NlaBuffer<&[u8]>| nla.kind() == wanted)
+                .map(|nla| nla.value().to_vec())
+        })
+    })
+}
+
+fn kind_of(message: &TcMessage) -> &str {
+    message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            TcAttribute::Kind(kind) => Some(kind.as_str()),
+            _ => None,
+        })
+        .unwrap_or_default()
+}
+
+impl Tbf {
+    fn read(message: &TcMessage) -> Option<Self> {
+        let parameters = option(message, TCA_TBF_PARMS)?;
+        let rate = option(message, TCA_TBF_RATE64)
+            .and_then(|bytes| long(&bytes))
+            .or_else(|| word(&parameters, RATE_AT).map(u64::from))?;
+        let limit = word(&parameters, 2 * RATESPEC)?;
+        // In ticks of 64 ns.
+        let ticks = word(&parameters, 2 * RATESPEC + 4)?;
+        let burst = u128::from(ticks) * 64 * u128::from(rate) / 1_000_000_000;
+        Some(Self { rate, burst: u32::try_from(burst).unwrap_or(u32::MAX), limit })
+    }
+
+    fn options(&self) -> Vec<u8> {
+        let mut parameters = vec![0u8; 2 * RATESPEC + 12];
+        let rate = u32::try_from(self.rate).unwrap_or(u32::MAX);
+        let mut put = |at: usize, bytes: &[u8]| {
+            if let Some(place) = parameters.get_mut(at..at + bytes.len()) {
+                place.copy_from_slice(bytes);
+            }
+        };
+        put(1, &[ETHERNET]);
+        put(RATE_AT, &rate.to_ne_bytes());
+        put(2 * RATESPEC, &self.limit.to_ne_bytes());
+        let mut attributes = vec![
+            DefaultNla::new(TCA_TBF_PARMS, parameters),
+            DefaultNla::new(TCA_TBF_BURST, self.burst.to_ne_bytes().to_vec()),
+        ];
+        if self.rate > u64::from(u32::MAX) {
+            attributes.push(DefaultNla::new(TCA_TBF_RATE64, self.rate.to_ne_bytes().to_vec()));
+        }
+        let attributes = attributes.as_slice();
+        let mut bytes = vec![0; attributes.buffer_len()];
+        attributes.emit(&mut bytes);
+        bytes
+    }
+
+    /// Whether the kernel's rounding of `self` is what it shows as `shown`.
+    pub fn is_shown_as(&self, shown: &Self) -> bool {
+        let tolerance =
+            (self.burst / 100).max(64).max(u32::try_from(self.rate / 1_000_000).unwrap_or(u32::MAX));
+        self.rate == shown.rate && self.limit == shown.limit && self.burst.abs_diff(shown.burst) <= tolerance
+    }
+}
+
+impl Netlink {
+    /// Queueing disciplines of a link.
+    ///
+    /// # Errors
+    /// When the kernel refuses the dump.
+    pub async fn qdiscs(&self, index: u32) -> Result<Vec<Qdisc>> {
+        let wanted = signed(index)?;
+        let _dump = self.dumps.lock().await;
+        let error = |error| Error::netlink(format!("list the queueing disciplines of link {index}"), error);
+        let mut stream = std::pin::pin!(self.handle.qdisc().get().index(wanted).execute());
+        let mut found = Vec::new();
+        while let Some(message) = stream.try_next().await.map_err(error)? {
+            // The kernel lists those of all links.
+            if message.header.index == wanted {
+                found.push(Qdisc {
+                    kind: kind_of(&message).to_owned(),
+                    major: message.header.handle.major,
+                    root: message.header.parent == TcHandle::ROOT,
+                    tbf: if kind_of(&message) == "tbf" { Tbf::read(&message) } else { None },
+                });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Ceiling, in bytes a second, of the `htb` class `1:<minor>` of a link; ovs-vswitchd gives queue n class n + 1.
+    ///
+    /// # Errors
+    /// When the kernel refuses the dump.
+    pub async fn htb_ceiling(&self, index: u32, minor: u16) -> Result<Option<u64>> {
+        let wanted = signed(index)?;
+        let _dump = self.dumps.lock().await;
+        let error = |error| Error::netlink(format!("list the traffic classes of link {index}"), error);
+        let mut stream = std::pin::pin!(self.handle.traffic_class(wanted).get().execute());
+        let mut found = None;
+        while let Some(message) = stream.try_next().await.map_err(error)? {
+            if message.header.index == wanted
+                && message.header.handle == (TcHandle { major: 1, minor })
+                && kind_of(&message) == "htb"
+            {
+                found = option(&message, TCA_HTB_CEIL64)
+                    .and_then(|bytes| long(&bytes))
+                    .or_else(|| word(&option(&message, TCA_HTB_PARMS)?, RATESPEC + RATE_AT).map(u64::from));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether something filters what comes in by a link (the switch's policing does).
+    ///
+    /// # Errors
+    /// When the kernel refuses the dump.
+    pub async fn filters_ingress(&self, index: u32) -> Result<bool> {
+        if !self.qdiscs(index).await?.iter().any(|qdisc| qdisc.kind == "ingress" || qdisc.kind == "clsact") {
+            return Ok(false);
+        }
+        let mut message = TcMessage::with_index(signed(index)?);
+        message.header.parent = TcHandle { major: u16::MAX, minor: 0 };
+        let mut request = NetlinkMessage::from(RouteNetlinkMessage::GetTrafficFilter(message));
+        request.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+        let _dump = self.dumps.lock().await;
+        let error = |error| Error::netlink(format!("list the filters of link {index}"), error);
+        let mut handle = self.handle.clone();
+        let mut stream = std::pin::pin!(handle.request(request).map_err(error)?);
+        let mut found = false;
+        while let Some(message) = stream.next().await {
+            match message.payload {
+                NetlinkPayload::Error(refused) => {
+                    return Err(error(rtnetlink::Error::NetlinkError(refused)));
+                }
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewTrafficFilter(_)) => found = true,
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Puts a token bucket at the root of a link, or changes it.
+    ///
+    /// # Errors
+    /// `ENOENT` when the kernel has no such discipline.
+    pub async fn set_tbf(&self, index: u32, major: u16, tbf: &Tbf) -> Result<()> {
+        let mut message = TcMessage::with_index(signed(index)?);
+        message.header.parent = TcHandle::ROOT;
+        message.header.handle = TcHandle { major, minor: 0 };
+        message.attributes = vec![
+            TcAttribute::Kind("tbf".to_owned()),
+            TcAttribute::Other(DefaultNla::new(TCA_OPTIONS, tbf.options())),
+        ];
+        let flags = NLM_F_CREATE | NLM_F_REPLACE;
+        let message = RouteNetlinkMessage::NewQueueDiscipline(message);
+        self.tc_request(message, flags, format!("limit what leaves by link {index}")).await
+    }
+
+    /// Removes the discipline at the root of a link; a missing one is a success.
+    ///
+    /// # Errors
+    /// Any other refusal.
+    pub async fn delete_root_qdisc(&self, index: u32, major: u16) -> Result<()> {
+        let mut message = TcMessage::with_index(signed(index)?);
+        message.header.parent = TcHandle::ROOT;
+        message.header.handle = TcHandle { major, minor: 0 };
+        let message = RouteNetlinkMessage::DelQueueDiscipline(message);
+        match self.tc_request(message, 0, format!("end the limit of link {index}")).await {
+            Err(error) if error.is_missing() || error.errno() == Some(libc::EINVAL) => Ok(()),
+            result => result,
+        }
+    }
+
+    async fn tc_request(&self, message: RouteNetlinkMessage, flags: u16, operation: String) -> Result<()> {
+        let mut request = NetlinkMessage::from(message);
+        request.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+        let mut handle = self.handle.clone();
+        let error = |error| Error::netlink(operation.clone(), error);
+        let mut stream = std::pin::pin!(handle.request(request).map_err(error)?);
+        while let Some(message) = stream.next().await {
+            if let NetlinkPayload::Error(answer) = message.payload
+                && answer.code.is_some()
+            {
+                return Err(error(rtnetlink::Error::NetlinkError(answer)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn signed(index: u32) -> Result<i32> {
+    let wrong = |_| Error::io(format!("link {index}"), std::io::Error::from_raw_os_error(libc::ENODEV));
+    i32::try_from(index).map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_rounding_is_no_difference() {
+        let wanted = Tbf { rate: 1_250_000, burst: 100_000, limit: 200_000 };
+        assert!(wanted.is_shown_as(&Tbf { burst: 99_960, ..wanted }));
+        assert!(!wanted.is_shown_as(&Tbf { burst: 50_000, ..wanted }));
+        assert!(!wanted.is_shown_as(&Tbf { rate: 1_250_001, ..wanted }));
+        assert!(!wanted.is_shown_as(&Tbf { limit: 1, ..wanted }));
+    }
+
+    #[test]
+    fn options_read_back() {
+        for rate in [1_250_000, 5_000_000_000] {
+            let tbf = Tbf { rate, burst: 100_000, limit: 200_000 };
+            let nla = DefaultNla::new(TCA_OPTIONS, tbf.options());
+            let mut message = TcMessage::default();
+            message.attributes = vec![TcAttribute::Options(vec![TcOption::Other(nla)])];
+            let read = Tbf::read(&message).unwrap();
+            assert_eq!((read.rate, read.limit), (rate, 200_000));
+        }
+    }
+}

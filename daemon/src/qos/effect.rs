@@ -1,0 +1,235 @@
+//! What becomes of limits in the kernel, and the shaper at the pod's end.
+//!
+//! The switch polices what a pod sends with a filter on the host's end of the link. That has no effect where the kernel
+//! lacks the filter, and none with the userspace datapath, which takes packets before any filter sees them. Then a token
+//! bucket on the pod's own end holds the same rate: it delays instead of dropping, and the pod's owner can't change it
+//! without the right to administer the pod's network.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::netlink::{Link, Netlink, Result, Tbf};
+use crate::ovs::{Discipline, PortQos};
+
+/// Major number of our discipline's handle: another one at the same place is somebody else's.
+const MAJOR: u16 = 0x5745;
+/// How long a packet may wait in the pod's shaper, as a share of a second.
+const QUEUE_SHARE: u64 = 20;
+/// Room for the Ethernet header and a tag.
+const HEADER: u32 = 18;
+
+/// How one direction of a port is limited.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hold {
+    /// Nothing is asked for.
+    Unlimited,
+    /// By the switch's policing: a filter on the host's end.
+    Police,
+    /// By a token bucket at the pod's own end.
+    PodShaper,
+    /// By the switch's shaping: `htb` on the host's end.
+    Htb,
+    /// Delays and losses: `netem` on the host's end.
+    Netem,
+    /// Asked for and not in effect, for this reason.
+    Missing(String),
+}
+
+impl Hold {
+    /// A word for metrics.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Unlimited => "unlimited",
+            Self::Police => "police",
+            Self::PodShaper => "pod-shaper",
+            Self::Htb => "htb",
+            Self::Netem => "netem",
+            Self::Missing(_) => "missing",
+        }
+    }
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(reason) => write!(f, "not in effect: {reason}"),
+            other => f.write_str(other.as_str()),
+        }
+    }
+}
+
+/// How both directions of a port are limited, as the pod sees them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Effect {
+    /// What the pod sends.
+    pub egress: Hold,
+    /// What it receives.
+    pub ingress: Hold,
+}
+
+impl Effect {
+    /// Reasons of what is not in effect.
+    pub fn missing(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        [("egress", &self.egress), ("ingress", &self.ingress)].into_iter().filter_map(|(direction, hold)| {
+            match hold {
+                Hold::Missing(reason) => Some((direction, reason.as_str())),
+                _ => None,
+            }
+        })
+    }
+}
+
+/// A pod's own end of its link.
+#[derive(Clone, Copy, Debug)]
+pub struct PodEnd<'a> {
+    /// A socket inside the pod's namespace.
+    pub netlink: &'a Netlink,
+    /// The interface there.
+    pub index: u32,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+}
+
+/// Shaper of the pod's end for a policing rate.
+fn shaper(wanted: &PortQos, mtu: u32) -> Tbf {
+    let rate = u64::from(wanted.policing_rate) * 125;
+    // A burst below a packet would let none pass; below a tick of the kernel's clock it would not reach the rate.
+    let least = u64::from(2 * (mtu + HEADER)).max(rate / 250);
+    let burst = (u64::from(wanted.policing_burst) * 125).max(least);
+    let limit = (rate / QUEUE_SHARE).max(u64::from(16 * (mtu + HEADER))) + burst;
+    let narrow = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+    Tbf { rate, burst: narrow(burst), limit: narrow(limit) }
+}
+
+/// Looks at what holds the limits of a port whose rows are applied, and puts the shaper into the pod, changes it or takes
+/// it away. `host_end` is the switch's device, `None` where it is not in the host's namespace; `end` is the pod's,
+/// `None` where there is none to shape (the node's own port). Idempotent.
+///
+/// # Errors
+/// When the kernel can't be asked. What it refuses is in the answer.
+pub async fn settle(
+    host: &Netlink,
+    host_end: Option<&Link>,
+    end: Option<PodEnd<'_>>,
+    userspace: bool,
+    wanted: &PortQos,
+) -> Result<Effect> {
+    Ok(Effect {
+        egress: egress(host, host_end, end, userspace, wanted).await?,
+        ingress: ingress(host, host_end, wanted).await?,
+    })
+}
+
+async fn egress(
+    host: &Netlink,
+    host_end: Option<&Link>,
+    end: Option<PodEnd<'_>>,
+    userspace: bool,
+    wanted: &PortQos,
+) -> Result<Hold> {
+    let limited = wanted.policing_rate > 0;
+    // What the userspace datapath reads from a veth no filter has seen; what it hands to a tap passes the stack.
+    let filters_count = !userspace || end.is_none();
+    let policed = match host_end {
+        Some(link) if limited && filters_count => host.filters_ingress(link.index).await?,
+        _ => false,
+    };
+    let Some(end) = end else {
+        return Ok(match (limited, policed) {
+            (false, _) => Hold::Unlimited,
+            (true, true) => Hold::Police,
+            (true, false) => Hold::Missing(
+                "this kernel has no policing filter (cls_basic or cls_matchall, act_police), and this port has no \
+                 pod's end to shape; load the modules, or limit the pods instead"
+                    .to_owned(),
+            ),
+        });
+    };
+    let root = end.netlink.qdiscs(end.index).await?.into_iter().find(|qdisc| qdisc.root);
+    let ours = root.as_ref().filter(|qdisc| qdisc.major == MAJOR);
+    if !limited || policed {
+        if ours.is_some() {
+            end.netlink.delete_root_qdisc(end.index, MAJOR).await?;
+        }
+        return Ok(if policed { Hold::Police } else { Hold::Unlimited });
+    }
+    if let Some(foreign) = root.as_ref().filter(|qdisc| qdisc.major != 0 && qdisc.major != MAJOR) {
+        return Ok(Hold::Missing(format!(
+            "the pod has a queueing discipline of its own ({} {:x}:) at the place of ours; remove it",
+            foreign.kind, foreign.major
+        )));
+    }
+    let shaper = shaper(wanted, end.mtu);
+    if ours.and_then(|qdisc| qdisc.tbf).is_some_and(|shown| shaper.is_shown_as(&shown)) {
+        return Ok(Hold::PodShaper);
+    }
+    match end.netlink.set_tbf(end.index, MAJOR, &shaper).await {
+        Ok(()) => Ok(Hold::PodShaper),
+        Err(error) => Ok(Hold::Missing(format!(
+            "the switch's policing has no effect here, and the pod's end can't be shaped: {error}; load module sch_tbf"
+        ))),
+    }
+}
+
+async fn ingress(host: &Netlink, host_end: Option<&Link>, wanted: &PortQos) -> Result<Hold> {
+    let Some(discipline) = wanted.discipline else { return Ok(Hold::Unlimited) };
+    let Some(link) = host_end else {
+        return Ok(Hold::Missing(
+            "the switch's device is inside the pod, where nothing shapes what comes in; use a veth \
+             (pod_nic_type veth-pair)"
+                .to_owned(),
+        ));
+    };
+    match discipline {
+        Discipline::Htb { max_rate, .. } => {
+            let wanted = max_rate / 8;
+            Ok(match host.htb_ceiling(link.index, 1).await? {
+                // The switch rounds to its own units.
+                Some(ceiling) if ceiling.abs_diff(wanted) <= wanted / 50 + 1 => Hold::Htb,
+                Some(ceiling) => {
+                    Hold::Missing(format!("the kernel shapes to {} bit/s instead", ceiling.saturating_mul(8)))
+                }
+                None => Hold::Missing(
+                    "ovs-vswitchd has not set up htb; look at its log, load module sch_htb".to_owned(),
+                ),
+            })
+        }
+        Discipline::Netem { .. } => {
+            let there =
+                host.qdiscs(link.index).await?.iter().any(|qdisc| qdisc.root && qdisc.kind == "netem");
+            Ok(if there {
+                Hold::Netem
+            } else {
+                Hold::Missing("this kernel has no netem; load module sch_netem".to_owned())
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policed(rate: u32, burst: u32) -> PortQos {
+        PortQos { policing_rate: rate, policing_burst: burst, discipline: None }
+    }
+
+    #[test]
+    fn the_pods_shaper_lets_packets_pass_at_any_rate() {
+        let tbf = shaper(&policed(10_000, 8000), 1400);
+        assert_eq!(tbf, Tbf { rate: 1_250_000, burst: 1_000_000, limit: 1_062_500 });
+        // No burst asked for, a rate of a few bytes, the highest rate.
+        for (rate, burst) in [(1000, 0), (1, 0), (u32::MAX, 0), (u32::MAX, u32::MAX)] {
+            let tbf = shaper(&policed(rate, burst), 1400);
+            assert!(tbf.burst >= 2 * 1418 && tbf.limit >= tbf.burst, "{tbf:?}");
+        }
+    }
+
+    #[test]
+    fn reasons_name_the_direction() {
+        let effect = Effect { egress: Hold::Missing("x".into()), ingress: Hold::Htb };
+        assert_eq!(effect.missing().collect::<Vec<_>>(), [("egress", "x")]);
+    }
+}
