@@ -177,7 +177,7 @@ fn read(request: &CniRequest, pod: &PodFacts) -> Result<Wanted, Stop> {
         port_name = format!("{port_name}.{if_name}");
     }
     // Before anything is made: the runtime asks again, and finds the annotation corrected.
-    let limits = limits::read(&get).map_err(|error| {
+    let limits = limits::read(get).map_err(|error| {
         let remedy = error.remedy.clone();
         Stop::Fail(PlugError::new(Stage::ConfigureNic, error.to_string()).code(7).remedy(remedy))
     })?;
