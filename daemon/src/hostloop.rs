@@ -130,6 +130,12 @@ impl HostLoop {
         let sleep = tokio::time::sleep(pause);
         tokio::pin!(sleep);
         let mut views = self.plugger.ovs.subscribe();
+        let tables: BTreeSet<u32> = last
+            .iter()
+            .flat_map(|inputs| &inputs.subnets)
+            .filter_map(|subnet| subnet.external_egress.as_ref())
+            .map(|egress| egress.table)
+            .collect();
         let by_pod = last.as_ref().is_some_and(|inputs| {
             inputs.subnets.iter().any(|subnet| subnet.distributed && subnet.external_egress.is_some())
         });
@@ -151,7 +157,7 @@ impl HostLoop {
                 change = self.changes.recv() => {
                     let link = last.as_ref().and_then(|inputs| inputs.join.as_ref()).map(|join| join.link);
                     let concerns = match change {
-                        Ok(change) => concerns(&change, link),
+                        Ok(change) => concerns(&change, link, &tables),
                         Err(broadcast::error::RecvError::Lagged(_)) => true,
                         Err(broadcast::error::RecvError::Closed) => return false,
                     };
@@ -166,7 +172,7 @@ impl HostLoop {
         // What came meanwhile is covered by the pass that follows.
         while let Ok(change) = self.changes.try_recv() {
             let link = last.as_ref().and_then(|inputs| inputs.join.as_ref()).map(|join| join.link);
-            if concerns(&change, link) {
+            if concerns(&change, link, &tables) {
                 *last = None;
             }
         }
@@ -311,8 +317,8 @@ fn selects_gateways(subnet: &SubnetFacts) -> bool {
         && !subnet.gateway_node_selectors.is_empty()
 }
 
-/// Whether a change of the host's network concerns routes to pods.
-fn concerns(change: &Change, ovn0: Option<u32>) -> bool {
+/// Whether a change of the host's network concerns routes to pods, or `tables` of external egress gateways.
+fn concerns(change: &Change, ovn0: Option<u32>, tables: &BTreeSet<u32>) -> bool {
     match change {
         Change::LinkChanged(link) | Change::LinkGone(link) => {
             // Our own ADDs make links; only the state of ovn0 matters.
@@ -320,9 +326,11 @@ fn concerns(change: &Change, ovn0: Option<u32>) -> bool {
         }
         Change::Address(address) => Some(address.index) == ovn0 && !address.link_scope,
         Change::RouteChanged(route) | Change::RouteGone(route) => {
-            route.table == MAIN_TABLE && route.link.is_some() && (route.link == ovn0 || ovn0.is_none())
+            let to_pods = route.link.is_some() && (route.link == ovn0 || ovn0.is_none());
+            tables.contains(&route.table) || (route.table == MAIN_TABLE && to_pods)
         }
-        Change::Rule => true,
+        // Others change rules too; only policy routing has any of ours.
+        Change::Rule => !tables.is_empty(),
         Change::Lost => true,
     }
 }

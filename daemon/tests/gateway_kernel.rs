@@ -150,14 +150,14 @@ async fn lives_beside_others(backend: Backend) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lives_beside_others_nft() {
+async fn u_62_lives_beside_others_nft() {
     if may_run() {
         lives_beside_others(Backend::Nft).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lives_beside_others_legacy() {
+async fn u_62_lives_beside_others_legacy() {
     if may_run() {
         lives_beside_others(Backend::Legacy).await;
     }
@@ -252,21 +252,21 @@ async fn refuses_and_translates(backend: Backend) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refuses_and_translates_nft() {
+async fn u_65_refuses_and_translates_nft() {
     if may_run() {
         refuses_and_translates(Backend::Nft).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refuses_and_translates_legacy() {
+async fn u_65_refuses_and_translates_legacy() {
     if may_run() {
         refuses_and_translates(Backend::Legacy).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn routes_to_pods_are_kept() {
+async fn k_111_routes_to_pods_are_kept() {
     if !may_run() {
         return;
     }

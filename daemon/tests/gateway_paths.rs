@@ -334,3 +334,81 @@ async fn k_124_one_subnet_costs_its_own_entries_legacy() {
         one_subnet_costs_its_own_entries(Backend::Legacy).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_120_k_122_the_kernel_counts_as_many_references_as_there_are_rules() {
+    if !may_run() {
+        return;
+    }
+    for backend in [Backend::Nft, Backend::Legacy] {
+        let ns = Ns::new("refs");
+        let mut gateway = Gateway::with_backend(ns.tools(), None, backend);
+        assert_eq!(gateway.reconcile(&inputs()).await.unwrap().problems, Vec::<String>::new());
+        let rules = ns.rules(&format!("iptables-{}", backend.as_str())).join("\n");
+        for set in
+            ["services", "subnets", "subnets-nat", "local-pod-ip-nat", "other-node", "subnets-distributed-gw"]
+        {
+            let name = format!("ovn40{set}");
+            let listed = ns.exec("ipset", &["list", "-t", &name], None);
+            let references = listed.lines().find_map(|line| line.strip_prefix("References: ")).unwrap();
+            let used = rules.matches(&format!("--match-set {name} ")).count();
+            assert_eq!(references.trim().parse::<usize>().unwrap(), used, "{name}");
+            let header = listed.lines().find(|line| line.starts_with("Header: ")).unwrap();
+            assert!(header.contains("family inet hashsize 1024 maxelem 1048576"), "K121: {header}");
+            // K120c: kept for rules of older versions, always empty and used by none of ours.
+            assert_eq!(used == 0, set == "local-pod-ip-nat", "{name}: {used}");
+        }
+        let empty = ns.exec("ipset", &["save", "ovn40local-pod-ip-nat"], None);
+        assert_eq!(empty.lines().count(), 1, "{empty}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_111_nodes_and_pods_reach_each_other() {
+    if !may_run() {
+        return;
+    }
+    let wires = Wires::new();
+    let mut gateway = gateway(&wires.node, Backend::Nft).await;
+    gateway.reconcile(&inputs()).await.unwrap();
+    let (at_pod, at_node) = (wires.pod.listen(7000), wires.node.listen(7001));
+    for (pod, node, join) in
+        [("10.16.0.5", "172.30.0.11", "100.64.0.2"), ("fd00:10:16::5", "fd00:172::11", "fd00:100:64::2")]
+    {
+        // The pod's neighbour is the logical router here, so the node asks with its address on that link.
+        let seen = arrives_as(&wires.node, &at_pod, pod);
+        assert!([node, join, "10.16.0.1", "fd00:10:16::1"].contains(&seen.to_string().as_str()), "{seen}");
+        for target in [node, join] {
+            assert_eq!(arrives_as(&wires.pod, &at_node, target), pod.parse::<IpAddr>().unwrap());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lock_of_the_packet_filter_is_waited_for() {
+    if !may_run() {
+        return;
+    }
+    let ns = Ns::new("lock");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("xtables.lock");
+    let file = std::fs::File::create(&path).unwrap();
+    let held =
+        nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).map_err(|(_, e)| e).unwrap();
+    let lock = format!("XTABLES_LOCKFILE={}", path.display());
+    let words = ["env".to_owned(), lock, "ip".into(), "netns".into(), "exec".into(), ns.0.clone()];
+    let mut gateway = Gateway::with_backend(daemon::firewall::Tools::behind(words), None, Backend::Legacy);
+    let release = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        drop(held);
+    });
+    let begin = std::time::Instant::now();
+    let report = gateway.reconcile(&inputs()).await.unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    assert!(
+        begin.elapsed() >= std::time::Duration::from_millis(1400),
+        "it did not wait: {:?}",
+        begin.elapsed()
+    );
+    release.join().unwrap();
+}

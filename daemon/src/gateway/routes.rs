@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_to_overlay_and_connected_subnets() {
+    fn k_111_routes_to_overlay_and_connected_subnets() {
         let routes = wanted(&inputs());
         let shown: Vec<String> = routes
             .iter()
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gone_subnets_route_goes_and_a_wrong_one_is_replaced() {
+    fn k_111_a_gone_subnets_route_goes_and_a_wrong_one_is_replaced() {
         let mut host: Vec<Route> = wanted(&inputs()).iter().map(HostRoute::to_netlink).collect();
         let mut less = inputs();
         less.subnets.retain(|subnet| subnet.name != "u2o");

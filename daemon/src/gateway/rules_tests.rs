@@ -75,7 +75,7 @@ fn golden(name: &str, text: &str) {
 }
 
 #[test]
-fn rules_of_a_dual_stack_node() {
+fn k_123_rules_of_a_dual_stack_node() {
     for (family, name) in [(Family::V4, "rules-v4.txt"), (Family::V6, "rules-v6.txt")] {
         let changes = diff(&wanted(&example(), family), &Saved::default(), &Learned::default());
         golden(name, &render(&changes));
@@ -83,7 +83,7 @@ fn rules_of_a_dual_stack_node() {
 }
 
 #[test]
-fn sets_of_a_dual_stack_node() {
+fn k_120_sets_of_a_dual_stack_node() {
     let plan = crate::firewall::plan_sets(&sets::wanted(&example()), &Default::default(), |_| false);
     golden("sets.txt", &plan.before);
 }
@@ -164,7 +164,7 @@ fn refusals_stand_before_the_accepts() {
 }
 
 #[test]
-fn kube_ovns_own_filter_rules_are_replaced() {
+fn k_124_kube_ovns_own_filter_rules_are_replaced() {
     let saved = parse_rules(
         "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -m set --match-set ovn40subnets src -j ACCEPT\n\
          -A INPUT -j KUBE-FIREWALL\n-A INPUT -s 10.0.0.0/8 -j ACCEPT\nCOMMIT\n",
