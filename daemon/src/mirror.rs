@@ -15,16 +15,14 @@ use crate::plug::Plugger;
 /// Annotation that asks for it, by its last part.
 const KEY: &str = "mirror";
 
-/// One pass. Whether it is to be tried again soon.
-pub async fn pass(plugger: &Plugger, flags: &Flags) -> bool {
+/// One pass.
+///
+/// # Errors
+/// When the switch can't be changed. A bridge that is not there yet is no error: ovn-controller makes it in its time.
+pub async fn pass(plugger: &Plugger, flags: &Flags) -> Result<(), OvsError> {
     match try_pass(plugger, flags).await {
-        Ok(()) => false,
-        // Made by ovn-controller, which takes its time.
-        Err(OvsError::Plan(PlanError::NoBridge(_))) => false,
-        Err(error) => {
-            tracing::warn!(error = %error, "the mirror can't be set up; trying again");
-            true
-        }
+        Err(OvsError::Plan(PlanError::NoBridge(_))) => Ok(()),
+        result => result,
     }
 }
 
@@ -104,7 +102,7 @@ pub async fn keep_ports(
     let mut keeper = crate::qos::Keeper::new(plugger.clone());
     let (mut pods, mut nodes) = (plugger.cluster.pods.subscribe(), plugger.cluster.nodes.subscribe());
     let (mut views, mut network) = (plugger.ovs.subscribe(), plugger.network.clone());
-    let mut verified = None;
+    let (mut verified, mut told) = (None, None::<String>);
     loop {
         pods.mark_unchanged();
         nodes.mark_unchanged();
@@ -112,7 +110,12 @@ pub async fn keep_ports(
         network.mark_unchanged();
         let verify = verified.is_none_or(|at: Instant| at.elapsed() >= VERIFY);
         let passed = keeper.pass(verify).await;
-        let again = pass(&plugger, &flags).await || passed.again;
+        let mirrored = pass(&plugger, &flags).await.map_err(|error| error.to_string()).err();
+        if let Some(problem) = mirrored.as_ref().filter(|problem| told.as_ref() != Some(problem)) {
+            tracing::warn!(problem, "the mirror can't be set up; trying again");
+        }
+        told = mirrored;
+        let again = told.is_some() || passed.again;
         if verify && !again {
             verified = Some(Instant::now());
         }

@@ -69,7 +69,7 @@ impl Counters {
         let mut found = BTreeMap::new();
         for family in families {
             for chain in [EGRESS_COUNTERS, INGRESS_COUNTERS] {
-                let arguments = ["-w", "5", "-t", "filter", "-v", "-S", chain];
+                let arguments = ["-w", "1", "-t", "filter", "-v", "-S", chain];
                 match self.tools.run(&backend.command(family), &arguments, None).await {
                     Ok(text) => found.extend(parse(&text, chain, family)),
                     // Without subnets there is no chain.
@@ -77,14 +77,17 @@ impl Counters {
                 }
             }
         }
-        state.add(found);
+        let gone = state.add(found);
         state.asked = Some(Instant::now());
-        self.metrics.subnet_gateways(&state.sums);
+        self.metrics.subnet_gateways(&state.sums, &gone);
     }
 }
 
 impl State {
-    fn add(&mut self, found: BTreeMap<Counted, Amount>) {
+    /// Adds a sample; returns what is not counted any more.
+    fn add(&mut self, found: BTreeMap<Counted, Amount>) -> Vec<Counted> {
+        let gone: Vec<Counted> =
+            self.sums.keys().filter(|counted| !found.contains_key(*counted)).cloned().collect();
         self.sums.retain(|counted, _| found.contains_key(counted));
         for (counted, now) in &found {
             let sum = self.sums.entry(counted.clone()).or_default();
@@ -96,6 +99,7 @@ impl State {
             }
         }
         self.last = found;
+        gone
     }
 }
 

@@ -211,21 +211,27 @@ impl Metrics {
         self.lost.inc_by(count);
     }
 
-    /// Sums of packets and bytes of each subnet.
-    pub fn subnet_gateways(&self, sums: &std::collections::BTreeMap<crate::gateway::Counted, (u64, u64)>) {
-        self.gateway_packets.clear();
-        self.gateway_bytes.clear();
+    /// Sums of packets and bytes of each subnet; `gone` are not counted any more.
+    pub fn subnet_gateways(
+        &self,
+        sums: &std::collections::BTreeMap<crate::gateway::Counted, (u64, u64)>,
+        gone: &[crate::gateway::Counted],
+    ) {
+        let labels = |counted: &crate::gateway::Counted| GatewayLabels {
+            hostname: self.node.clone(),
+            subnet_name: counted.subnet.clone(),
+            cidr: counted.cidr.clone(),
+            direction: counted.direction,
+            protocol: counted.protocol,
+        };
+        for counted in gone {
+            self.gateway_packets.remove(&labels(counted));
+            self.gateway_bytes.remove(&labels(counted));
+        }
         for (counted, (packets, bytes)) in sums {
-            let labels = GatewayLabels {
-                hostname: self.node.clone(),
-                subnet_name: counted.subnet.clone(),
-                cidr: counted.cidr.clone(),
-                direction: counted.direction,
-                protocol: counted.protocol,
-            };
             let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-            self.gateway_packets.get_or_create(&labels).set(whole(*packets));
-            self.gateway_bytes.get_or_create(&labels).set(whole(*bytes));
+            self.gateway_packets.get_or_create(&labels(counted)).set(whole(*packets));
+            self.gateway_bytes.get_or_create(&labels(counted)).set(whole(*bytes));
         }
     }
 
@@ -239,9 +245,11 @@ impl Metrics {
 
     /// How many ports each mechanism limits, by direction.
     pub fn limited_interfaces(&self, counts: &std::collections::BTreeMap<(&'static str, &'static str), i64>) {
-        self.limited.clear();
-        for ((direction, mechanism), count) in counts {
-            self.limited.get_or_create(&LimitLabels { direction, mechanism }).set(*count);
+        for direction in ["egress", "ingress"] {
+            for mechanism in crate::qos::Hold::WORDS {
+                let count = counts.get(&(direction, mechanism)).copied().unwrap_or_default();
+                self.limited.get_or_create(&LimitLabels { direction, mechanism }).set(count);
+            }
         }
     }
 

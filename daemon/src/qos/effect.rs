@@ -38,6 +38,9 @@ pub enum Hold {
 }
 
 impl Hold {
+    /// All words for metrics.
+    pub const WORDS: [&'static str; 6] = ["unlimited", "police", "pod-shaper", "htb", "netem", "missing"];
+
     /// A word for metrics.
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -92,6 +95,17 @@ pub struct PodEnd<'a> {
     pub mtu: u32,
 }
 
+/// What is at the other side of a port.
+#[derive(Clone, Copy, Debug)]
+pub enum End<'a> {
+    /// A pod's own end, which can be shaped.
+    Pod(PodEnd<'a>),
+    /// A pod's end that can't be reached: its namespace is gone.
+    Lost,
+    /// The node itself: its own port.
+    Node,
+}
+
 /// Shaper of the pod's end for a policing rate.
 fn shaper(wanted: &PortQos, mtu: u32) -> Tbf {
     let rate = u64::from(wanted.policing_rate) * 125;
@@ -104,15 +118,14 @@ fn shaper(wanted: &PortQos, mtu: u32) -> Tbf {
 }
 
 /// Looks at what holds the limits of a port whose rows are applied, and puts the shaper into the pod, changes it or takes
-/// it away. `host_end` is the switch's device, `None` where it is not in the host's namespace; `end` is the pod's,
-/// `None` where there is none to shape (the node's own port). Idempotent.
+/// it away. `host_end` is the switch's device, `None` where it is not in the host's namespace. Idempotent.
 ///
 /// # Errors
 /// When the kernel can't be asked. What it refuses is in the answer.
 pub async fn settle(
     host: &Netlink,
     host_end: Option<&Link>,
-    end: Option<PodEnd<'_>>,
+    end: End<'_>,
     userspace: bool,
     wanted: &PortQos,
 ) -> Result<Effect> {
@@ -125,27 +138,34 @@ pub async fn settle(
 async fn egress(
     host: &Netlink,
     host_end: Option<&Link>,
-    end: Option<PodEnd<'_>>,
+    end: End<'_>,
     userspace: bool,
     wanted: &PortQos,
 ) -> Result<Hold> {
     let limited = wanted.policing_rate > 0;
     // What the userspace datapath reads from a veth no filter has seen; what it hands to a tap passes the stack.
-    let filters_count = !userspace || end.is_none();
+    let filters_count = !userspace || matches!(end, End::Node);
     let policed = match host_end {
         Some(link) if limited && filters_count => host.filters_ingress(link.index).await?,
         _ => false,
     };
-    let Some(end) = end else {
-        return Ok(match (limited, policed) {
-            (false, _) => Hold::Unlimited,
-            (true, true) => Hold::Police,
-            (true, false) => Hold::Missing(
-                "this kernel has no policing filter (cls_basic or cls_matchall, act_police), and this port has no \
-                 pod's end to shape; load the modules, or limit the pods instead"
+    let end = match (end, limited, policed) {
+        (End::Pod(end), ..) => end,
+        (_, false, _) => return Ok(Hold::Unlimited),
+        (_, true, true) => return Ok(Hold::Police),
+        (End::Lost, ..) => {
+            return Ok(Hold::Missing(
+                "the switch's policing has no effect here, and the pod's namespace can't be entered; delete the pod"
                     .to_owned(),
-            ),
-        });
+            ));
+        }
+        (End::Node, ..) => {
+            return Ok(Hold::Missing(
+                "this kernel has no policing filter (cls_basic or cls_matchall, act_police), and the node's own port \
+                 has no pod's end to shape; load the modules, or limit the pods instead"
+                    .to_owned(),
+            ));
+        }
     };
     let root = end.netlink.qdiscs(end.index).await?.into_iter().find(|qdisc| qdisc.root);
     let ours = root.as_ref().filter(|qdisc| qdisc.major == MAJOR);
@@ -225,6 +245,19 @@ mod tests {
             let tbf = shaper(&policed(rate, burst), 1400);
             assert!(tbf.burst >= 2 * 1418 && tbf.limit >= tbf.burst, "{tbf:?}");
         }
+    }
+
+    #[test]
+    fn every_word_is_listed() {
+        let all = [
+            Hold::Unlimited,
+            Hold::Police,
+            Hold::PodShaper,
+            Hold::Htb,
+            Hold::Netem,
+            Hold::Missing("x".into()),
+        ];
+        assert_eq!(all.each_ref().map(Hold::as_str), Hold::WORDS);
     }
 
     #[test]

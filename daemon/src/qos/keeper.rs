@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::effect::{Effect, PodEnd, settle};
+use super::effect::{Effect, End, PodEnd, settle};
 use super::limits::{self, Limits};
 use crate::attachments::{pod_of, provider_of};
 use crate::kube::{EventType, NodeFacts, ObjectRef, PodFacts};
@@ -142,11 +142,10 @@ impl Keeper {
         let end = Inside::open(interface, link.as_ref()).await.map_err(|error| text(&error))?;
         // The shaper goes before the row that tells of it: after a crash between the two the row still does.
         if wanted.policing_rate == 0 {
-            settle(host, link.as_ref(), end.pod_end(), userspace, wanted).await.map_err(|e| text(&e))?;
+            settle(host, link.as_ref(), end.end(), userspace, wanted).await.map_err(|e| text(&e))?;
         }
         let changed = self.plugger.set_rows(name, wanted).await?;
-        let effect =
-            settle(host, link.as_ref(), end.pod_end(), userspace, wanted).await.map_err(|e| text(&e))?;
+        let effect = settle(host, link.as_ref(), end.end(), userspace, wanted).await.map_err(|e| text(&e))?;
         self.plugger.tell_effect(object, FAILED, name, wanted, &effect);
         if changed {
             let message =
@@ -179,7 +178,7 @@ impl Keeper {
         let changed = self.plugger.set_rows(OVN0, &limits.qos).await?;
         let host = &self.plugger.host.netlink;
         let link = host.link(OVN0).await.map_err(|error| error.to_string())?;
-        let effect = settle(host, link.as_ref(), None, userspace, &limits.qos)
+        let effect = settle(host, link.as_ref(), End::Node, userspace, &limits.qos)
             .await
             .map_err(|error| error.to_string())?;
         self.plugger.tell_effect(object, NODE_FAILED, OVN0, &limits.qos, &effect);
@@ -219,9 +218,11 @@ impl Inside {
         Ok(inside)
     }
 
-    fn pod_end(&self) -> Option<PodEnd<'_>> {
-        let (netlink, link) = (self.netlink.as_ref()?, self.link.as_ref()?);
-        Some(PodEnd { netlink, index: link.index, mtu: link.mtu })
+    fn end(&self) -> End<'_> {
+        match (&self.netlink, &self.link) {
+            (Some(netlink), Some(link)) => End::Pod(PodEnd { netlink, index: link.index, mtu: link.mtu }),
+            _ => End::Lost,
+        }
     }
 }
 
@@ -261,7 +262,7 @@ impl Plugger {
         let host = &self.host.netlink;
         let settled = async {
             let link = host.link(name).await?;
-            settle(host, link.as_ref(), Some(end), userspace, wanted).await
+            settle(host, link.as_ref(), End::Pod(end), userspace, wanted).await
         };
         match settled.await {
             Ok(effect) => self.tell_effect(object, FAILED, name, wanted, &effect),

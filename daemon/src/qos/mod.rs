@@ -16,5 +16,5 @@ mod keeper;
 pub mod limits;
 
 pub use book::{Book, Entry};
-pub use effect::{Effect, Hold, PodEnd, settle};
+pub use effect::{Effect, End, Hold, PodEnd, settle};
 pub use keeper::Keeper;
