@@ -6,8 +6,8 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use ovsdb::testing::real::Server;
-use ovsdb::{Event, Operation, Options, Session, TransactErrorKind};
+use ovsdb::testing::real::{Cluster, Server};
+use ovsdb::{Change, Event, Filter, Operation, Options, Session, TransactErrorKind, Value};
 use serde_json::json;
 use support::fake::{Fake, Proxy};
 use support::{Model, disconnected, dump, next, replaced};
@@ -206,4 +206,121 @@ async fn a_consumer_that_sleeps_costs_a_bounded_queue() {
     // 2,000 changes, of which no more than a queue's worth was ever kept.
     assert!(resyncs >= 1 && delivered <= 4, "{resyncs} resyncs, {delivered} contents");
     assert!(session.state().resyncs >= 1);
+}
+
+/// A clustered server resumes: with the filter that was asked for last, through changes of
+/// the filter, of rows that come into it and go, and of connections at any moment.
+#[tokio::test]
+async fn a_filter_and_a_resume_agree() {
+    let server = Server::clustered_northbound().unwrap();
+    let (writer, _) = Session::connect(Options::new(vec![server.endpoint()], "OVN_Northbound"));
+    let names: Vec<String> = (0..30).map(|i| format!("s{i}")).collect();
+    let colour = |i: usize| Value::string_map([("colour", ["red", "green", "blue"][i % 3])]);
+    let inserts = names.iter().enumerate().map(|(i, name)| {
+        Operation::insert("Logical_Switch")
+            .column("name", name.as_str())
+            .column("other_config", colour(i))
+            .build()
+    });
+    writer.transact(inserts.collect()).await.unwrap();
+    let wanted = Options::new(vec![server.endpoint()], "OVN_Northbound")
+        .table("Logical_Switch", ["name", "other_config"])
+        .filter("Logical_Switch", Filter::includes("other_config", colour(0)));
+    let (session, mut events) = Session::connect(wanted);
+    let mut model = Model::default();
+    model.apply(&replaced(&mut events).await.1);
+    for round in 0..40usize {
+        if round % 4 == 1 {
+            let filter = Filter::includes("other_config", colour(round / 4));
+            session.change(Change::new().filter("Logical_Switch", filter)).await.unwrap();
+        }
+        if round % 3 == 0 {
+            session.reconnect("to see what a resume brings");
+        }
+        for step in 0..5 {
+            let name = names[(round * 7 + step * 11) % names.len()].as_str();
+            let paint = Operation::update("Logical_Switch").by("name", name);
+            writer.transact(vec![paint.column("other_config", colour(round + step)).build()]).await.unwrap();
+        }
+        let now = colour(if round == 0 { 0 } else { (round - 1) / 4 });
+        let read = Operation::select("Logical_Switch")
+            .filter("other_config", ovsdb::Function::Includes, now)
+            .columns(["_uuid"])
+            .build();
+        // The answer to a question in a broken connection is another question.
+        let found = loop {
+            match session.commit(vec![read.clone()]).await {
+                Ok(found) => break found,
+                Err(error) => assert_eq!(error.kind, TransactErrorKind::Disconnected),
+            }
+        };
+        while events.position() < found.position {
+            if let Event::Updated { replica, changes } | Event::Replaced { replica, changes } =
+                next(&mut events).await
+            {
+                model.apply(&changes);
+                model.assert_matches(&replica);
+            }
+        }
+        let mut found: Vec<_> =
+            found.results[0].rows.iter().flatten().map(|row| row["_uuid"].as_uuid().unwrap()).collect();
+        found.sort();
+        let mut held: Vec<_> = model.0.keys().map(|(_, uuid)| *uuid).collect();
+        held.sort();
+        assert_eq!(held, found, "round {round}");
+    }
+    assert_eq!(session.state().resyncs, 0);
+    assert!(session.state().connections > 10);
+}
+
+/// A conversion on one member of a cluster is noticed on every member.
+#[tokio::test]
+async fn a_conversion_reaches_the_clients_of_every_member() {
+    let mut cluster = Cluster::northbound(3).unwrap();
+    let leader = cluster.wait_leader().unwrap();
+    let mut sessions = Vec::new();
+    for endpoint in cluster.endpoints() {
+        let mut options = Options::new(vec![endpoint], "OVN_Northbound");
+        options = options.table("Logical_Switch", ["name", "colour"]);
+        let (session, mut events) = Session::connect(options);
+        replaced(&mut events).await;
+        sessions.push((session, events));
+    }
+    sessions[0].0.transact(vec![switch("before")]).await.unwrap();
+    let path = cluster.member(leader).root().northbound_schema().unwrap();
+    let mut schema: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    schema["version"] = json!("7.99.0");
+    schema["tables"]["Logical_Switch"]["columns"]["colour"] = json!({"type": "string"});
+    // Clusters know no ephemeral columns; only `ovsdb-tool create-cluster` looks away.
+    for table in schema["tables"].as_object_mut().unwrap().values_mut() {
+        for column in table["columns"].as_object_mut().unwrap().values_mut() {
+            column.as_object_mut().unwrap().remove("ephemeral");
+        }
+    }
+    // By a client that says it is aware of conversions: others are hung up on.
+    let member = cluster.member(leader);
+    let file = member.directory().join("new.ovsschema");
+    std::fs::write(&file, schema.to_string()).unwrap();
+    let (remote, file) = (format!("unix:{}", member.socket().display()), file.display().to_string());
+    member.root().run("usr/bin/ovsdb-client", member.directory(), &["convert", &remote, &file]).unwrap();
+    for (session, events) in &mut sessions {
+        let mut told = false;
+        loop {
+            match next(events).await {
+                Event::SchemaChanged { present, .. } => {
+                    assert_eq!(present, [("Logical_Switch".to_owned(), "colour".to_owned())]);
+                    told = true;
+                }
+                Event::Replaced { replica, .. } if told => {
+                    let row = replica.table("Logical_Switch").unwrap().rows().next().unwrap().clone();
+                    assert_eq!((row.str("name"), row.str("colour")), (Some("before"), Some("")));
+                    break;
+                }
+                _ => {}
+            }
+        }
+        let paint = Operation::update("Logical_Switch").by("name", "before").column("colour", "red").build();
+        session.transact(vec![paint]).await.unwrap();
+    }
 }

@@ -320,7 +320,6 @@ mod tests {
     #[case(&["--leader-elect-renew-deadline=15s"], "--leader-elect-renew-deadline")]
     #[case(&["--leader-elect-retry-period=9s"], "--leader-elect-retry-period")]
     #[case(&["--pprof-port=99999"], "--pprof-port")]
-    #[case(&["--ovn-nb-addr=ssl:1.2.3.4:6641"], "--ovn-nb-addr")]
     #[case(&["--northd-backoff-interval-ms=99999999999"], "--northd-backoff-interval-ms")]
     fn errors_name_the_flag_and_the_remedy(#[case] arguments: &[&str], #[case] name: &str) {
         let error = build(arguments, &[NB]).unwrap_err();

@@ -173,6 +173,8 @@ pub(super) struct Protocol<'a> {
     kind: MonitorKind,
     /// The number of the monitor that is followed or being loaded.
     monitor: u64,
+    /// Its id as it was sent.
+    monitor_text: String,
     /// The content being followed; not yet in `content` while loading.
     current: Option<Replica>,
     /// A change of columns under way.
@@ -217,6 +219,7 @@ impl<'a> Protocol<'a> {
             schema: None,
             kind: MonitorKind::Since,
             monitor: 0,
+            monitor_text: String::new(),
             current: None,
             switch: None,
             changing_conditions: false,

@@ -50,6 +50,18 @@ impl Change {
         self.filters.insert(table.into(), filter);
         self
     }
+
+    /// The first of its filters that a schema does not allow, as text.
+    pub(super) fn unfit(&self, schema: &Schema) -> Option<String> {
+        unfit(&self.filters, schema).next()
+    }
+}
+
+fn unfit<'a>(filters: &'a BTreeMap<String, Filter>, schema: &'a Schema) -> impl Iterator<Item = String> + 'a {
+    filters.iter().filter_map(|(table, filter)| {
+        let error = filter.check(schema.tables.get(table)?).err()?;
+        Some(format!("table {table}: {error}"))
+    })
 }
 
 impl Wanted {
@@ -92,11 +104,7 @@ impl Wanted {
 
     /// Filters that a schema does not allow, as text.
     pub(super) fn unfit(&self, schema: &Schema) -> Vec<String> {
-        let unfit = |(table, filter): (&String, &Filter)| {
-            let error = filter.check(schema.tables.get(table)?).err()?;
-            Some(format!("table {table}: {error}"))
-        };
-        self.filters.iter().filter_map(unfit).collect()
+        unfit(&self.filters, schema).collect()
     }
 
     /// The filter of a table as far as a schema allows it: one that it does not allow

@@ -37,12 +37,12 @@ impl Protocol<'_> {
             self.content.changing.push(request.respond);
             return;
         };
-        let wanted = self.content.wanted.changed(request.change);
-        if let Some(problem) = wanted.unfit(&schema).into_iter().next() {
+        if let Some(problem) = request.change.unfit(&schema) {
             // Whoever asked may have gone away.
             let _ = request.respond.send(Err(CallError::Unfit(problem)));
             return;
         }
+        let wanted = self.content.wanted.changed(request.change);
         let empty = Replica::new(schema, &wanted.tables, &self.options.indexes);
         if empty.same_layout(&current) {
             let changes = self.content.wanted.condition_changes(&wanted, &current);
@@ -123,7 +123,8 @@ impl Protocol<'_> {
         };
         let followed_before =
             self.current.as_ref().is_some_and(|r| r.tables().any(|t| !t.layout().columns().is_empty()));
-        let old = std::mem::replace(&mut self.monitor, switch.monitor);
+        let old = self.monitor;
+        self.set_monitor(switch.monitor);
         if followed_before {
             self.cancel_monitor(now, old);
         }

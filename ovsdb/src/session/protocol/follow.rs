@@ -19,15 +19,14 @@ impl Protocol<'_> {
         let unreadable = |e: serde_json::Error| format!("{method}: {e}");
         match method {
             "update3" => {
-                let (id, last, updates): (serde_json::Value, String, &RawValue) =
+                let (id, last, updates): (&RawValue, String, &RawValue) =
                     serde_json::from_str(text).map_err(unreadable)?;
-                self.update(now, &id, Some(last), updates.get(), Replica::apply_updates)
+                self.update(now, id, Some(last), updates.get(), Replica::apply_updates)
             }
             "update2" => {
-                let (id, updates): (serde_json::Value, &RawValue) =
-                    serde_json::from_str(text).map_err(unreadable)?;
-                if id != handshake::MONITOR_ID {
-                    return self.update(now, &id, None, updates.get(), Replica::apply_updates);
+                let (id, updates): (&RawValue, &RawValue) = serde_json::from_str(text).map_err(unreadable)?;
+                if !is_id(id, &handshake::MONITOR_ID.into()) {
+                    return self.update(now, id, None, updates.get(), Replica::apply_updates);
                 }
                 if let Some(status) = &mut self.status {
                     status.update(updates.get())?;
@@ -35,9 +34,8 @@ impl Protocol<'_> {
                 if self.status_known { self.check_status() } else { Ok(()) }
             }
             "update" => {
-                let (id, updates): (serde_json::Value, &RawValue) =
-                    serde_json::from_str(text).map_err(unreadable)?;
-                self.update(now, &id, None, updates.get(), Replica::apply_plain_updates)
+                let (id, updates): (&RawValue, &RawValue) = serde_json::from_str(text).map_err(unreadable)?;
+                self.update(now, id, None, updates.get(), Replica::apply_plain_updates)
             }
             // The database's schema was converted: begin anew with the new one.
             "monitor_canceled" => {
@@ -48,7 +46,8 @@ impl Protocol<'_> {
                     self.phase = Phase::Greeting;
                     self.schema = None;
                     self.content.last_transaction = None;
-                    self.monitor = self.next_monitor();
+                    let monitor = self.next_monitor();
+                    self.set_monitor(monitor);
                     self.call(now, Pending::GetSchema, "get_schema", json!([self.options.database]));
                 }
                 Ok(())
@@ -62,7 +61,7 @@ impl Protocol<'_> {
     fn update<E: std::fmt::Display>(
         &mut self,
         now: Instant,
-        id: &serde_json::Value,
+        id: &RawValue,
         last: Option<String>,
         updates: &str,
         apply: impl FnOnce(
@@ -72,7 +71,7 @@ impl Protocol<'_> {
         ) -> Result<Vec<crate::replica::RowChange>, E>,
     ) -> Result<(), Failure> {
         // Updates of a monitor that was given up still come for a while.
-        if self.phase != Phase::Synced || *id != self.monitor_id(self.monitor) {
+        if self.phase != Phase::Synced || !self.follows(id) {
             return Ok(());
         }
         let Some(mut replica) = self.current.take() else { return Ok(()) };
@@ -88,6 +87,12 @@ impl Protocol<'_> {
             }
             Err(error) => self.resync(now, format!("an update does not fit: {error}")),
         }
+    }
+
+    /// Whether an update is of the monitor that is followed. As a rule the server repeats
+    /// the text of the id, which costs nothing to compare.
+    fn follows(&self, id: &RawValue) -> bool {
+        id.get() == self.monitor_text || is_id(id, &self.monitor_id(self.monitor))
     }
 
     /// Loads afresh on the same connection. A second time soon after is a matter
@@ -112,4 +117,9 @@ impl Protocol<'_> {
     pub(super) fn cancel_monitor(&mut self, now: Instant, monitor: u64) {
         self.call(now, Pending::Ignored, "monitor_cancel", json!([self.monitor_id(monitor)]));
     }
+}
+
+/// Whether a monitor's id is this one, however it is written.
+fn is_id(text: &RawValue, id: &serde_json::Value) -> bool {
+    serde_json::from_str::<serde_json::Value>(text.get()).is_ok_and(|read| read == *id)
 }

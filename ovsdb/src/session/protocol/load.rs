@@ -4,6 +4,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::{Failure, MAX_PATIENCE, MonitorKind, NO_TRANSACTION, Pending, Phase, Protocol};
+use crate::error::CallError;
 use crate::replica::{Replica, RowChange};
 use crate::session::Event;
 use crate::session::command::Changed;
@@ -23,6 +24,11 @@ impl Protocol<'_> {
             return Ok(());
         };
         while let Some(request) = self.content.changes.pop_front() {
+            if let Some(problem) = request.change.unfit(&schema) {
+                // Whoever asked may have gone away.
+                let _ = request.respond.send(Err(CallError::Unfit(problem)));
+                continue;
+            }
             self.content.wanted = self.content.wanted.changed(request.change);
             self.content.changing.push(request.respond);
         }
@@ -67,7 +73,8 @@ impl Protocol<'_> {
     pub(super) fn load(&mut self, now: Instant, empty: Replica) {
         self.phase = Phase::Loading;
         self.load_began = now;
-        self.monitor = self.next_monitor();
+        let monitor = self.next_monitor();
+        self.set_monitor(monitor);
         let wanted = self.content.wanted.clone();
         let since = self.content.last_transaction.clone();
         let asked = self.monitor(now, self.monitor, &wanted, &empty, since);
@@ -75,6 +82,12 @@ impl Protocol<'_> {
         if !asked {
             self.synced(now, Vec::new());
         }
+    }
+
+    /// The monitor to follow from now on.
+    pub(super) fn set_monitor(&mut self, monitor: u64) {
+        self.monitor = monitor;
+        self.monitor_text = self.monitor_id(monitor).to_string();
     }
 
     pub(super) fn next_monitor(&mut self) -> u64 {
