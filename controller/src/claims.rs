@@ -19,6 +19,7 @@ use ipnet::IpNet;
 use ovsdb::Row;
 
 use crate::compile::rows::{self, policy_key, route_key};
+use crate::compile::vip;
 use crate::facts::Table;
 use crate::io::Config;
 
@@ -42,7 +43,8 @@ pub fn natural_key(table: Table, row: &Row, parent: Option<&str>) -> Option<Arc<
         | Table::LogicalRouterPort
         | Table::LogicalSwitch
         | Table::LogicalSwitchPort
-        | Table::PortGroup => row.str("name").filter(|name| !name.is_empty())?.into(),
+        | Table::PortGroup
+        | Table::AddressSet => row.str("name").filter(|name| !name.is_empty())?.into(),
     })
 }
 
@@ -57,6 +59,7 @@ pub fn claim(config: &Config, table: Table, row: &Row, parent: Option<&str>) -> 
         Table::LogicalRouterPort => router_port(config, &row, parent),
         Table::LogicalSwitchPort => switch_port(config, &row, parent),
         Table::PortGroup => port_group(config, &row),
+        Table::AddressSet => pool_set(&row),
         Table::StaticRoute => default_route(config, &row, parent),
         Table::Policy => policy(config, &row, parent),
     }
@@ -104,6 +107,11 @@ fn router_port(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool 
 }
 
 fn switch_port(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool {
+    // Ports of Vips carry a mark of their own, on whatever switch.
+    if let Some(vip) = row.id(vip::MARK) {
+        let name = row.name();
+        return row.vendor() && (name == vip || name == format!("{vip}.v6") || row.id("pod").is_some());
+    }
     let Some(switch) = parent.filter(|switch| is_switch(config, switch)) else { return false };
     if !row.vendor() || !row.is("ls", switch) {
         return false;
@@ -142,6 +150,12 @@ fn port_group(config: &Config, row: &Marked<'_>) -> bool {
                 && row.only(&["vendor", "node", "np"])
         }
     }
+}
+
+/// Addresses of an IPPool (contract §4.4).
+fn pool_set(row: &Marked<'_>) -> bool {
+    row.id("ippool").is_some_and(|pool| names::dot_form(pool) == row.name())
+        && row.only(&["vendor", "ippool"])
 }
 
 /// Default routes into the join subnet. Those of users, of NAT and of

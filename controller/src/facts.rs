@@ -33,6 +33,8 @@ pub enum Table {
     LogicalSwitchPort,
     /// `Port_Group`. Natural key: name.
     PortGroup,
+    /// `Address_Set`. Natural key: name.
+    AddressSet,
 }
 
 impl Table {
@@ -47,15 +49,17 @@ impl Table {
             Self::LogicalSwitch => "Logical_Switch",
             Self::LogicalSwitchPort => "Logical_Switch_Port",
             Self::PortGroup => "Port_Group",
+            Self::AddressSet => "Address_Set",
         }
     }
 
     /// All tables, in an order in which parents come before children.
-    pub const ALL: [Table; 8] = [
+    pub const ALL: [Table; 9] = [
         Self::NbGlobal,
         Self::LogicalRouter,
         Self::LogicalSwitch,
         Self::PortGroup,
+        Self::AddressSet,
         Self::LogicalRouterPort,
         Self::LogicalSwitchPort,
         Self::StaticRoute,
@@ -135,6 +139,10 @@ pub enum Kind {
     Subnet,
     Vpc,
     Ip,
+    IpPool,
+    Vip,
+    StatefulSet,
+    Deployment,
     /// A kind of kubeovn.io that this version does not act on yet, by plural.
     Other(&'static str),
 }
@@ -171,6 +179,10 @@ impl fmt::Display for ObjectRef {
             Kind::Subnet => "Subnet",
             Kind::Vpc => "Vpc",
             Kind::Ip => "IP",
+            Kind::IpPool => "IPPool",
+            Kind::Vip => "Vip",
+            Kind::StatefulSet => "StatefulSet",
+            Kind::Deployment => "Deployment",
         };
         if self.namespace.is_empty() {
             write!(f, "{kind} {}", self.name)

@@ -55,6 +55,7 @@ fn columns(table: Table) -> &'static [&'static str] {
             "external_ids",
         ],
         Table::PortGroup => &["name", "ports", "external_ids"],
+        Table::AddressSet => &["name", "addresses", "external_ids"],
     }
 }
 

@@ -105,6 +105,29 @@ pub type Vpc = Custom<crds::VpcSpec, crds::VpcStatus>;
 /// IP (it has no status).
 pub type Ip = Custom<crds::IpSpec, ()>;
 
+/// IPPool.
+pub type IpPool = Custom<crds::IpPoolSpec, crds::IpPoolStatus>;
+/// Vip.
+pub type Vip = Custom<crds::VipSpec, crds::VipStatus>;
+
+/// A StatefulSet or Deployment: how many pods it may have, and what its template
+/// asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Workload {
+    /// Metadata.
+    pub meta: Meta,
+    /// `spec.replicas`, 1 by default.
+    pub replicas: u64,
+    /// `spec.ordinals.start` of a StatefulSet.
+    pub start: u64,
+    /// Pods that a rollout may start above `replicas`.
+    pub surge: u64,
+    /// Pods that a rollout may take away before new ones are there.
+    pub unavailable: u64,
+    /// Annotations of the pod template that Weir reads.
+    pub template: StringMap,
+}
+
 /// An object of a kind that this version does not act on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Other {
@@ -126,6 +149,10 @@ pub enum Object {
     Subnet(Arc<Subnet>),
     Vpc(Arc<Vpc>),
     Ip(Arc<Ip>),
+    IpPool(Arc<IpPool>),
+    Vip(Arc<Vip>),
+    /// [`Kind::StatefulSet`] or [`Kind::Deployment`].
+    Workload(Kind, Arc<Workload>),
     Other(&'static str, Arc<Other>),
 }
 
@@ -139,6 +166,9 @@ impl Object {
             Self::Subnet(o) => &o.meta,
             Self::Vpc(o) => &o.meta,
             Self::Ip(o) => &o.meta,
+            Self::IpPool(o) => &o.meta,
+            Self::Vip(o) => &o.meta,
+            Self::Workload(_, o) => &o.meta,
             Self::Other(_, o) => &o.meta,
         }
     }
@@ -152,6 +182,9 @@ impl Object {
             Self::Subnet(_) => Kind::Subnet,
             Self::Vpc(_) => Kind::Vpc,
             Self::Ip(_) => Kind::Ip,
+            Self::IpPool(_) => Kind::IpPool,
+            Self::Vip(_) => Kind::Vip,
+            Self::Workload(kind, _) => *kind,
             Self::Other(plural, _) => Kind::Other(plural),
         }
     }

@@ -35,6 +35,13 @@ pub enum UnitKey {
     /// An IP object that outlived its owner (its port is gone): finalizer and
     /// deletion.
     Ip(Arc<str>),
+    /// An IPPool by name: its address set, status and finalizer.
+    IpPool(Arc<str>),
+    /// A Vip by name: its port, status and finalizer.
+    Vip(Arc<str>),
+    /// A port that no pod has now and whose address is kept, by name: its row and
+    /// IP object.
+    Kept(Arc<str>),
     /// An object of a kind that is not acted on yet: (plural, namespace, name).
     Other(&'static str, Arc<str>, Arc<str>),
 }
@@ -50,6 +57,9 @@ impl UnitKey {
             Kind::Subnet => Self::Subnet(name),
             Kind::Vpc => Self::Vpc(name),
             Kind::Ip => Self::Ip(name),
+            Kind::IpPool => Self::IpPool(name),
+            Kind::Vip => Self::Vip(name),
+            Kind::StatefulSet | Kind::Deployment => return None,
             Kind::Other(plural) => Self::Other(plural, object.namespace.clone(), name),
         })
     }
@@ -72,6 +82,8 @@ pub struct PodView {
     pub requests: StringMap,
     /// Owner kind/name when StatefulSet or VirtualMachineInstance.
     pub owner: Option<(Arc<str>, Arc<str>)>,
+    /// Annotations of its IP object by which its address is kept after it.
+    pub kept: StringMap,
 }
 
 /// Projection of a node.
@@ -102,6 +114,76 @@ pub struct SubnetView {
     pub supported: bool,
     /// Why it can't work, if it can't (`Validated`=False with this reason).
     pub invalid: Option<(Arc<str>, Arc<str>)>,
+}
+
+/// Projection of an IPPool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IpPoolView {
+    /// UID.
+    pub uid: Arc<str>,
+    /// Being deleted.
+    pub deleting: bool,
+    /// Its subnet.
+    pub subnet: Arc<str>,
+    /// Namespaces whose pods must use it.
+    pub namespaces: Vec<Arc<str>>,
+    /// `spec.ips` as they have to be, if the controller has to change them.
+    pub fill: Option<Vec<Arc<str>>>,
+    /// Its addresses as the fewest CIDRs, while it has an address set.
+    pub address_set: Option<Vec<Arc<str>>>,
+    /// Why it can't be used, if it can't: reason and message.
+    pub invalid: Option<(Arc<str>, Arc<str>)>,
+}
+
+/// Usage of an IPPool, from IPAM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolUsage {
+    /// Counts and ranges.
+    pub usage: Usage,
+    /// Some of the ports that have its addresses.
+    pub holders: Vec<Arc<str>>,
+}
+
+/// Projection of a Vip.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VipView {
+    /// UID.
+    pub uid: Arc<str>,
+    /// Being deleted.
+    pub deleting: bool,
+    /// Spec.
+    pub spec: Arc<crds::VipSpec>,
+    /// The port by which its address is leased.
+    pub port: Arc<str>,
+    /// Port of the pod that carries its addresses now (annotation `vip`).
+    pub used_by: Option<Arc<str>>,
+    /// The addresses it has, or had while nobody carried them.
+    pub lease: Option<Arc<Lease>>,
+    /// Ports of the pods that may answer for it (annotation `aaps`), by name.
+    pub parents: Arc<Vec<Arc<str>>>,
+    /// MAC of the router port of its subnet.
+    pub router_mac: Option<Arc<str>>,
+}
+
+/// A port that no pod has now and whose address is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptView {
+    /// For whom: pod, its namespace, and `spec.podType` of the IP object.
+    pub pod: Arc<str>,
+    /// Namespace of the pod.
+    pub namespace: Arc<str>,
+    /// `StatefulSet`, `VirtualMachine` or empty.
+    pub pod_type: Arc<str>,
+    /// Node that it was on last.
+    pub node: Arc<str>,
+    /// A user's reservation: an IP object that somebody else made.
+    pub reserved: bool,
+    /// The next pod of the same name finds its port as it was.
+    pub row: bool,
+    /// Annotations of the IP object that say for whom it is kept.
+    pub annotations: StringMap,
+    /// The IP object, if it exists.
+    pub uid: Option<Arc<str>>,
 }
 
 /// Projection of a Vpc: what its router depends on.
@@ -226,6 +308,16 @@ pub trait View {
     /// UID of the IP object of that name that exists while no port needs it, or
     /// while it is being deleted.
     fn orphan_ip(&self, name: &str) -> Option<Arc<str>>;
+    /// An IPPool.
+    fn ippool(&self, name: &str) -> Option<Arc<IpPoolView>>;
+    /// Usage of an IPPool.
+    fn pool_usage(&self, name: &str) -> Arc<PoolUsage>;
+    /// Names of the IPPools that pods of a namespace must use, by name.
+    fn namespace_pools(&self, namespace: &str) -> Arc<Vec<Arc<str>>>;
+    /// A Vip.
+    fn vip(&self, name: &str) -> Option<Arc<VipView>>;
+    /// What a port without a pod is kept for.
+    fn kept(&self, port: &str) -> Option<Arc<KeptView>>;
     /// An object of a kind that is not acted on: its UID and whether its schema
     /// has conditions.
     fn other(&self, plural: &'static str, namespace: &str, name: &str) -> Option<Arc<str>>;

@@ -93,6 +93,10 @@ keys! {
     MIRROR = "mirror";
     /// Pod: virtual machine that owns the port.
     VIRTUAL_MACHINE = "virtualmachine";
+    /// Pod, IP: `immutable` or `never` keeps the address after the pod.
+    IP_RETAIN = "ip_retain";
+    /// IP: `<Kind>/<name>` of the workload that the address is kept for.
+    IP_RETAIN_FOR = "ip_retain_for";
     /// Pod: Vip whose addresses it takes.
     VIP = "vip";
     /// Pod: Vips it may answer for.

@@ -14,11 +14,16 @@
 //! | namespace | annotations |
 //! | pod | port, memberships, IP object, annotations |
 //! | ip | end of an IP object that outlived its port |
+//! | ippool | address set, status, finalizer of an IPPool |
+//! | vip | port, status, finalizer of a Vip |
+//! | kept | row and IP object of a port whose pod is gone and whose address stays |
 //! | other | a word on kinds that this version does not act on |
 
 mod checks;
 mod globals;
 mod ip;
+mod ippool;
+mod kept;
 mod namespace;
 mod node;
 mod other;
@@ -27,6 +32,7 @@ pub(crate) mod rows;
 mod subnet;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod vip;
 mod vpc;
 
 use crate::facts::Facts;
@@ -42,6 +48,9 @@ pub fn compile(view: &dyn View, key: &UnitKey) -> Facts {
         UnitKey::Namespace(name) => namespace::compile(view, name),
         UnitKey::Pod(namespace, name) => pod::compile(view, namespace, name),
         UnitKey::Ip(name) => ip::compile(view, name),
+        UnitKey::IpPool(name) => ippool::compile(view, name),
+        UnitKey::Vip(name) => vip::compile(view, name),
+        UnitKey::Kept(port) => kept::compile(view, port),
         UnitKey::Other(plural, namespace, name) => other::compile(view, plural, namespace, name),
     }
 }

@@ -21,7 +21,9 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
     }
     let join =
         |parts: Vec<String>, separator: &str| -> Option<Arc<str>> { Some(parts.join(separator).into()) };
+    let pools = view.namespace_pools(name);
     let annotations = BTreeMap::from([
+        (keys::IP_POOL.into(), (!pools.is_empty()).then(|| pools.join(",").into())),
         (keys::LOGICAL_SWITCH.into(), join(subnets.iter().map(|(name, _)| name.to_string()).collect(), ",")),
         (keys::CIDR.into(), join(subnets.iter().map(|(_, s)| s.spec.cidr_block.clone()).collect(), ";")),
         (

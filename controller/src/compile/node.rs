@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::rows;
 use crate::facts::{Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey, Table};
+use crate::objects::StringMap;
 use crate::view::{Lease, LeaseState, NodeView, SubnetView, View};
 
 pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
@@ -147,10 +148,17 @@ fn object_fields(object: &ObjectRef, node: &NodeView, join: &SubnetView, lease: 
         annotations.into_iter().map(|(key, value)| (key.into(), Some(value.into()))).collect();
     rows::kube(facts, object, &node.uid, Gate::Committed, Fields::Annotations(annotations));
     let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": &*object.name, "uid": &*node.uid });
+    let whose = rows::IpOwner {
+        namespace: "",
+        pod: &object.name,
+        pod_type: "",
+        node: &object.name,
+        annotations: &StringMap::new(),
+    };
     facts.kube.push(KubeFact {
         object: ObjectRef::cluster(Kind::Ip, lease.port.clone()),
         uid: None,
         gate: Gate::Now,
-        fields: Fields::Object(rows::ip_object(lease, ("", &object.name, ""), &object.name, Some(owner))),
+        fields: Fields::Object(rows::ip_object(lease, &whose, Some(owner))),
     });
 }

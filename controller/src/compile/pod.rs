@@ -44,12 +44,18 @@ pub(super) fn compile(view: &dyn View, namespace: &Arc<str>, name: &Arc<str>) ->
     if placed {
         memberships(view.config(), &pod, &subnet, lease, &mut facts);
     }
-    let kind = pod.owner.as_ref().map_or("", |(kind, _)| kind);
+    let owner = rows::IpOwner {
+        namespace,
+        pod: name,
+        pod_type: pod.owner.as_ref().map_or("", |(kind, _)| kind),
+        node: &pod.node,
+        annotations: &pod.kept,
+    };
     facts.kube.push(KubeFact {
         object: ObjectRef::cluster(Kind::Ip, lease.port.clone()),
         uid: None,
         gate: Gate::Now,
-        fields: Fields::Object(rows::ip_object(lease, (namespace, name, kind), &pod.node, None)),
+        fields: Fields::Object(rows::ip_object(lease, &owner, None)),
     });
     if !pod.terminating && subnet.invalid.is_none() {
         let fields = annotations(view, &pod, &subnet, lease, placed);

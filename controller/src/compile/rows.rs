@@ -11,6 +11,7 @@ use ovsdb::Value;
 use crate::facts::{
     Column, EventFact, Facts, Fields, Gate, KubeFact, MemberFact, ObjectRef, RowFact, RowKey, Table,
 };
+use crate::objects::StringMap;
 use crate::view::Lease;
 
 /// Traffic to a subnet of ours is routed, whatever lower policies say.
@@ -174,13 +175,27 @@ pub(crate) fn port_address(lease: &Lease) -> String {
     format!("{} {}", lease.mac, joined(lease, " "))
 }
 
-/// The IP object of a port (contract §1.2). `owner` is the owner reference, if any.
+/// Whose addresses an IP object records.
+pub(crate) struct IpOwner<'a> {
+    /// Namespace of the pod, empty for a node.
+    pub(crate) namespace: &'a str,
+    /// Pod, virtual machine or node.
+    pub(crate) pod: &'a str,
+    /// `StatefulSet`, `VirtualMachine` or empty.
+    pub(crate) pod_type: &'a str,
+    /// The node, empty until it is known.
+    pub(crate) node: &'a str,
+    /// For whom the address is kept.
+    pub(crate) annotations: &'a StringMap,
+}
+
+/// The IP object of a port (contract §1.2). `reference` is the owner reference, if any.
 pub(crate) fn ip_object(
     lease: &Lease,
-    (namespace, pod, kind): (&str, &str, &str),
-    node: &str,
-    owner: Option<serde_json::Value>,
+    owner: &IpOwner<'_>,
+    reference: Option<serde_json::Value>,
 ) -> serde_json::Value {
+    let IpOwner { namespace, pod, pod_type, node, annotations } = *owner;
     let text = |ip: Option<String>| ip.unwrap_or_default();
     let spec = crds::IpSpec {
         pod_name: pod.into(),
@@ -191,7 +206,7 @@ pub(crate) fn ip_object(
         v4_ip_address: text(lease.v4.map(|ip| ip.to_string())),
         v6_ip_address: text(lease.v6.map(|ip| ip.to_string())),
         mac_address: lease.mac.to_string(),
-        pod_type: kind.into(),
+        pod_type: pod_type.into(),
         ..Default::default()
     };
     let mut labels = BTreeMap::from([
@@ -212,8 +227,11 @@ pub(crate) fn ip_object(
         },
         "spec": spec,
     });
-    if let Some(owner) = owner {
-        object["metadata"]["ownerReferences"] = serde_json::json!([owner]);
+    if !annotations.is_empty() {
+        object["metadata"]["annotations"] = serde_json::json!(annotations);
+    }
+    if let Some(reference) = reference {
+        object["metadata"]["ownerReferences"] = serde_json::json!([reference]);
     }
     object
 }

@@ -359,6 +359,9 @@ fn exists(world: &World, unit: &UnitKey) -> bool {
         UnitKey::Namespace(name) => world.namespace(name).is_some(),
         UnitKey::Pod(namespace, name) => world.pod(namespace, name).is_some(),
         UnitKey::Ip(name) => world.orphan_ip(name).is_some(),
+        UnitKey::IpPool(name) => world.ippool(name).is_some(),
+        UnitKey::Vip(name) => world.vip(name).is_some(),
+        UnitKey::Kept(port) => world.kept(port).is_some(),
         UnitKey::Other(plural, namespace, name) => world.other(plural, namespace, name).is_some(),
     }
 }

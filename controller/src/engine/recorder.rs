@@ -9,7 +9,9 @@ use ovsdb::Schema;
 
 use crate::io::Config;
 use crate::objects::StringMap;
-use crate::view::{LeaseState, NodeView, PodView, SubnetView, Usage, View, VpcView};
+use crate::view::{
+    IpPoolView, KeptView, LeaseState, NodeView, PodView, PoolUsage, SubnetView, Usage, View, VipView, VpcView,
+};
 use crate::world::{ReadKey, World};
 
 /// What compile may know about the database server: its schema.
@@ -91,6 +93,26 @@ impl View for Recorder<'_> {
     fn other(&self, plural: &'static str, namespace: &str, name: &str) -> Option<Arc<str>> {
         self.note(ReadKey::Other(plural, namespace.into(), name.into()));
         self.world.other(plural, namespace, name)
+    }
+    fn ippool(&self, name: &str) -> Option<Arc<IpPoolView>> {
+        self.note(ReadKey::IpPool(name.into()));
+        self.world.ippool(name)
+    }
+    fn pool_usage(&self, name: &str) -> Arc<PoolUsage> {
+        self.note(ReadKey::PoolUsage(name.into()));
+        self.world.pool_usage(name)
+    }
+    fn namespace_pools(&self, namespace: &str) -> Arc<Vec<Arc<str>>> {
+        self.note(ReadKey::NamespacePools(namespace.into()));
+        self.world.namespace_pools(namespace)
+    }
+    fn vip(&self, name: &str) -> Option<Arc<VipView>> {
+        self.note(ReadKey::Vip(name.into()));
+        self.world.vip(name)
+    }
+    fn kept(&self, port: &str) -> Option<Arc<KeptView>> {
+        self.note(ReadKey::Kept(port.into()));
+        self.world.kept(port)
     }
     fn has_column(&self, table: &str, column: &str) -> bool {
         self.note(ReadKey::Schema);

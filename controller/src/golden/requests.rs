@@ -66,7 +66,8 @@ fn of_two_that_want_the_same_one_wins_and_the_other_heals() {
 #[case(json!({ MAC: "nonsense" }), "ValidatePodNetworkFailed", "nonsense")]
 #[case(json!({ "ovn.kubernetes.io/ip_family": "ipv6" }), "AcquireAddressFailed", "IPv6")]
 #[case(json!({ "ovn.kubernetes.io/ip_pool": "p1" }), "AcquireAddressFailed", "ip_pool")]
-#[case(json!({ "ovn.kubernetes.io/vip": "v1" }), "AcquireAddressFailed", "vip")]
+#[case(json!({ "ovn.kubernetes.io/vip": "v1" }), "ValidatePodNetworkFailed", "Vip v1 does not exist")]
+#[case(json!({ "ovn.kubernetes.io/eip": "192.0.2.9" }), "AcquireAddressFailed", "eip")]
 #[case(json!({ "ovn.kubernetes.io/security_groups": "sg1" }), "AcquireAddressFailed", "security_groups")]
 #[case(json!({ "ovn.kubernetes.io/logical_switch": "sub9" }), "AcquireAddressFailed", "sub9")]
 fn what_cannot_be_is_said(#[case] annotations: serde_json::Value, #[case] reason: &str, #[case] named: &str) {

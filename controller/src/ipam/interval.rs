@@ -37,26 +37,29 @@ impl IntervalSet {
         self.spans.iter().map(|(a, b)| (*a, *b))
     }
 
-    /// Intervals of the union of two disjoint sets, ascending and maximal, without
-    /// building it.
-    pub(crate) fn union<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (u128, u128)> + 'a {
-        let (mut ours, mut theirs) = (self.spans().peekable(), other.spans().peekable());
-        let mut next = move || match (ours.peek(), theirs.peek()) {
-            (Some(a), Some(b)) if b < a => theirs.next(),
-            (None, _) => theirs.next(),
-            _ => ours.next(),
-        };
-        let mut ahead = next();
-        std::iter::from_fn(move || {
-            let (first, mut last) = ahead?;
-            loop {
-                ahead = next();
-                match ahead {
-                    Some((a, b)) if a <= last.saturating_add(1) => last = last.max(b),
-                    _ => return Some((first, last)),
-                }
+    /// No element.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// The elements inside `first..=last`. Costs as much as there are intervals
+    /// inside, not as the set has.
+    pub(crate) fn within(&self, first: u128, last: u128) -> Self {
+        let mut set = Self::default();
+        let before = self.spans.range(..=first).next_back().map(|(a, b)| (*a, *b));
+        let inside = self.spans.range(first..=last.max(first)).map(|(a, b)| (*a, *b));
+        for (a, b) in before.into_iter().chain(inside) {
+            let (a, b) = (a.max(first), b.min(last));
+            if a <= b {
+                set.insert(a, b);
             }
-        })
+        }
+        set
+    }
+
+    /// The two sets have an element in common; the lowest such.
+    pub(crate) fn meets(&self, other: &Self) -> Option<u128> {
+        other.spans().find_map(|(first, last)| self.within(first, last).spans().next().map(|(a, _)| a))
     }
 
     /// Membership.
@@ -166,18 +169,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn union_of_disjoint_sets(members in prop::collection::vec(0u8..3, 0..80)) {
-            let (mut a, mut b, mut both) =
-                (IntervalSet::default(), IntervalSet::default(), IntervalSet::default());
-            for (x, part) in (0u128..).zip(members) {
-                match part {
-                    1 => a.insert(x, x),
-                    2 => b.insert(x, x),
-                    _ => continue,
+        fn parts_and_meetings(
+            members in prop::collection::vec(any::<bool>(), 80),
+            others in prop::collection::vec(any::<bool>(), 80),
+            first in 0u128..80, length in 0u128..80,
+        ) {
+            let set_of = |members: &[bool]| {
+                let mut set = IntervalSet::default();
+                for (x, _) in (0u128..).zip(members).filter(|(_, member)| **member) {
+                    set.insert(x, x);
                 }
-                both.insert(x, x);
-            }
-            prop_assert_eq!(a.union(&b).collect::<Vec<_>>(), both.spans().collect::<Vec<_>>());
+                set
+            };
+            let (a, b) = (set_of(&members), set_of(&others));
+            let inside = a.within(first, first + length);
+            let listed: Vec<u128> = inside.spans().flat_map(|(a, b)| a..=b).collect();
+            let plain: Vec<u128> = (first..=first + length).filter(|x| a.contains(*x)).collect();
+            prop_assert_eq!(inside.len(), plain.len() as u128);
+            prop_assert_eq!(listed, plain);
+            prop_assert_eq!(a.meets(&b), (0..80).find(|x| a.contains(*x) && b.contains(*x)));
         }
     }
 

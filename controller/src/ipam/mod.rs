@@ -8,7 +8,8 @@
 //! A refusal changes nothing. A running port never loses its address: not by a
 //! changed CIDR, not by a removed exclude.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 mod interval;
@@ -17,6 +18,7 @@ pub mod mac;
 #[cfg(test)]
 mod model;
 mod pool;
+mod ranges;
 mod request;
 mod subnet;
 #[cfg(test)]
@@ -24,7 +26,9 @@ mod tests;
 mod unsupported;
 
 use layout::SubnetLayout;
-pub use request::{Error, Family, Request};
+pub use ranges::Ranges;
+pub use request::{Choice, Error, Family, PoolRequest, Request, entry_of, pool_request};
+pub use subnet::PoolSpec;
 use subnet::SubnetPool;
 pub(crate) use unsupported::is_machine;
 pub use unsupported::unsupported;
@@ -92,6 +96,51 @@ impl Ipam {
         ports
     }
 
+    /// The named pools of a subnet, which must be disjoint. A change resets the
+    /// rotation order of released addresses; every port keeps its lease.
+    pub fn set_pools(&mut self, subnet: &str, pools: BTreeMap<Arc<str>, PoolSpec>) {
+        if let Some(pool) = self.subnets.get_mut(subnet)
+            && *pool.pools() != pools
+        {
+            pool.set_pools(pools);
+            self.changed.insert(subnet.into());
+        }
+    }
+
+    /// Counts and ranges of a named pool; zero for one that is not known.
+    pub fn pool_usage(&self, subnet: &str, pool: &str) -> Usage {
+        self.subnets.get(subnet).map(|s| s.pool_usage(pool)).unwrap_or_default()
+    }
+
+    /// Free addresses of a subnet that a pool of `size` addresses lacks in each family:
+    /// the lowest that no pool has and that are in none of `taken` and not in `avoid`.
+    /// `None` when there are not enough.
+    pub fn choose_free(
+        &self,
+        subnet: &str,
+        has: &Ranges,
+        size: u64,
+        taken: &[&Ranges],
+        avoid: &BTreeSet<IpAddr>,
+    ) -> Option<Vec<IpAddr>> {
+        self.subnets.get(subnet)?.choose_free(has, size, taken, avoid)
+    }
+
+    /// Some ports with addresses of a named pool.
+    pub fn pool_holders(&self, subnet: &str, pool: &str, most: usize) -> Vec<Arc<str>> {
+        self.subnets.get(subnet).map(|s| s.holders_in(pool, most)).unwrap_or_default()
+    }
+
+    /// The named pool that an address of a subnet is of.
+    pub fn pool_of(&self, subnet: &str, ip: IpAddr) -> Option<&Arc<str>> {
+        self.subnets.get(subnet)?.pool_of(ip)
+    }
+
+    /// The port that has an address of a subnet.
+    pub fn holder(&self, subnet: &str, ip: IpAddr) -> Option<&Arc<str>> {
+        self.subnets.get(subnet)?.holder(ip)
+    }
+
     /// The MAC of the subnet's router port, which no port may have.
     pub fn set_router_mac(&mut self, subnet: &str, mac: Option<mac::Mac>) {
         if let Some(pool) = self.subnets.get_mut(subnet) {
@@ -132,6 +181,60 @@ impl Ipam {
     /// # Errors
     /// See [`Error`]; nothing has changed then.
     pub fn allocate(&mut self, request: &Request) -> Result<Arc<Lease>, Error> {
+        if request.choices.is_empty() { self.allocate_one(request) } else { self.choose(request) }
+    }
+
+    /// The first entry of a list that is free; the one that the port has, if it has
+    /// one already.
+    fn choose(&mut self, request: &Request) -> Result<Arc<Lease>, Error> {
+        let has = |choice: &&Choice| {
+            let held = self.leases.get(&request.port);
+            held.is_some_and(|l| {
+                (choice.v4.is_none() || choice.v4 == l.v4) && (choice.v6.is_none() || choice.v6 == l.v6)
+            })
+        };
+        let first = request.choices.iter().find(has).copied();
+        let mut error = None;
+        for choice in first.into_iter().chain(request.choices.iter().copied()) {
+            let one = Request { v4: choice.v4, v6: choice.v6, choices: Vec::new(), ..request.clone() };
+            match (self.allocate_one(&one), &error) {
+                (Ok(lease), _) => return Ok(lease),
+                // An entry that can't be had by anybody says more than one that is taken.
+                (Err(e), None | Some(Error::Conflict { .. })) if !matches!(e, Error::Conflict { .. }) => {
+                    error = Some(e);
+                }
+                (Err(e), None) => error = Some(e),
+                (Err(_), Some(_)) => {}
+            }
+        }
+        Err(match error {
+            Some(Error::Conflict { holder, .. }) => {
+                Error::ListExhausted { entries: request.choices.len(), holder }
+            }
+            Some(error) => error,
+            None => Error::NoSubnet(request.subnets.join(", ")),
+        })
+    }
+
+    /// Hands the lease of one port over to another: addresses and MAC stay, the old
+    /// port has none any more. Nothing happens if `from` has no lease or `port` has one.
+    pub fn hand_to(&mut self, from: &str, port: &Arc<str>, owner: &Arc<str>) -> Option<Arc<Lease>> {
+        if self.leases.contains_key(port) {
+            return None;
+        }
+        let old = self.leases.remove(from)?;
+        let lease = Lease { port: port.clone(), owner: owner.clone(), ..(*old).clone() };
+        if let Some(pool) = self.subnets.get_mut(&lease.subnet) {
+            pool.release(&old);
+            pool.put_back(&lease);
+        }
+        self.changed.insert(lease.subnet.clone());
+        let lease = Arc::new(lease);
+        self.leases.insert(port.clone(), lease.clone());
+        Some(lease)
+    }
+
+    fn allocate_one(&mut self, request: &Request) -> Result<Arc<Lease>, Error> {
         let held = self.leases.get(&request.port).cloned();
         let asks = request.v4.is_some() || request.v6.is_some() || request.mac.is_some();
         if let Some(lease) = &held

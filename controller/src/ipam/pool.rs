@@ -5,8 +5,13 @@
 //! what came back. The lowest free address goes first; only when none is left do
 //! the released ones become free again. So a freed address is reused as late as
 //! possible.
+//!
+//! Named pools are carved out of the block: an address is drawn only for requests
+//! that name its pool, or, when no pool has it, for those that name none. Each part
+//! rotates by itself.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -54,6 +59,26 @@ pub(crate) enum Refusal {
     Held(Arc<str>),
 }
 
+/// A named pool's addresses, or what no named pool has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Part {
+    /// All of its usable addresses that are not reserved.
+    all: IntervalSet,
+    free: IntervalSet,
+    released: IntervalSet,
+}
+
+impl Part {
+    fn of(all: IntervalSet, using: &IntervalSet) -> Self {
+        let mut free = all.clone();
+        free.subtract(using);
+        Self { all, free, released: IntervalSet::default() }
+    }
+}
+
+/// Named pools of a family: name to the addresses as configured.
+pub(crate) type Named = BTreeMap<Arc<str>, IntervalSet>;
+
 /// One family of a subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pool {
@@ -64,8 +89,13 @@ pub(crate) struct Pool {
     capacity: u128,
     /// Excludes and gateway.
     reserved: IntervalSet,
-    free: IntervalSet,
-    released: IntervalSet,
+    /// What no named pool has.
+    common: Part,
+    /// Named pools as configured, and what of them is usable.
+    named: Named,
+    parts: BTreeMap<Arc<str>, Part>,
+    /// First address of each interval of a named pool, to its last and the pool.
+    owners: BTreeMap<u128, (u128, Arc<str>)>,
     using: IntervalSet,
     /// Who has which address; also addresses outside the block (leases older
     /// than a change of the CIDR), which are in none of the sets.
@@ -74,40 +104,45 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(layout: Layout) -> Self {
-        Self::with_holders(layout, HashMap::new())
+        Self::with_holders(layout, Named::new(), HashMap::new())
     }
 
     /// The pool after a change of its layout. Every port keeps its address: one
     /// that is outside the new block stays with its port and is not counted.
     pub(crate) fn reconfigured(self, layout: Layout) -> Self {
-        if layout == self.layout { self } else { Self::with_holders(layout, self.holders) }
+        if layout == self.layout { self } else { Self::with_holders(layout, self.named, self.holders) }
     }
 
-    fn with_holders(layout: Layout, holders: HashMap<u128, Arc<str>>) -> Self {
+    /// The pool with other named pools, which must be disjoint. Nothing happens
+    /// when they are the same, so that the rotation goes on.
+    pub(crate) fn with_pools(self, named: Named) -> Self {
+        if named == self.named { self } else { Self::with_holders(self.layout, named, self.holders) }
+    }
+
+    fn with_holders(layout: Layout, named: Named, holders: HashMap<u128, Arc<str>>) -> Self {
         let (first, last) = layout.usable();
         let mut reserved = layout.excludes.clone();
         if let Some(gateway) = layout.gateway {
             reserved.insert(gateway, gateway);
         }
-        let mut free = IntervalSet::of(first, last);
-        free.subtract(&reserved);
-        let capacity = free.len();
         let mut using = IntervalSet::default();
         for address in holders.keys().copied().filter(|a| (first..=last).contains(a)) {
-            free.remove(address, address);
             using.insert(address, address);
         }
-        Self {
-            layout,
-            first,
-            last,
-            capacity,
-            reserved,
-            free,
-            released: IntervalSet::default(),
-            using,
-            holders,
+        let mut rest = IntervalSet::of(first, last);
+        rest.subtract(&reserved);
+        let capacity = rest.len();
+        let mut parts = BTreeMap::new();
+        let mut owners = BTreeMap::new();
+        for (name, configured) in &named {
+            let mut all = configured.within(first, last);
+            all.subtract(&reserved);
+            rest.subtract(configured);
+            owners.extend(configured.spans().map(|(a, b)| (a, (b, name.clone()))));
+            parts.insert(name.clone(), Part::of(all, &using));
         }
+        let common = Part::of(rest, &using);
+        Self { layout, first, last, capacity, reserved, common, named, parts, owners, using, holders }
     }
 
     pub(crate) fn layout(&self) -> &Layout {
@@ -122,13 +157,32 @@ impl Pool {
         (self.first..=self.last).contains(&address)
     }
 
-    /// The next dynamic address, `None` when there is none that `skip` allows.
-    pub(crate) fn draw(&self, skip: impl Fn(u128) -> bool) -> Option<Draw> {
-        if let Some(address) = self.free.lowest(&skip) {
+    /// The next dynamic address of a named pool or of what no pool has; `None` when
+    /// there is none that `skip` allows.
+    pub(crate) fn draw(&self, pool: Option<&str>, skip: impl Fn(u128) -> bool) -> Option<Draw> {
+        let part = match pool {
+            None => &self.common,
+            Some(name) => self.parts.get(name)?,
+        };
+        if let Some(address) = part.free.lowest(&skip) {
             return Some(Draw { address, refill: false });
         }
-        let address = self.released.lowest(|a| self.reserved.contains(a) || skip(a))?;
+        let address = part.released.lowest(|a| self.reserved.contains(a) || skip(a))?;
         Some(Draw { address, refill: true })
+    }
+
+    /// The named pool that an address is of.
+    pub(crate) fn pool_of(&self, address: u128) -> Option<&Arc<str>> {
+        let (_, (last, name)) = self.owners.range(..=address).next_back()?;
+        (*last >= address).then_some(name)
+    }
+
+    fn part_mut(&mut self, address: u128) -> &mut Part {
+        let name = self.pool_of(address).cloned();
+        match name.and_then(|name| self.parts.get_mut(&name)) {
+            Some(part) => part,
+            None => &mut self.common,
+        }
     }
 
     /// Whether `port` may have exactly this address. Excluded addresses may be
@@ -148,18 +202,20 @@ impl Pool {
 
     /// Gives an address to a port (checked or drawn before).
     pub(crate) fn take(&mut self, draw: Draw, port: Arc<str>) {
-        if draw.refill {
-            let mut back = std::mem::take(&mut self.released);
-            back.subtract(&self.reserved);
-            self.free.extend(&back);
-        }
         let address = draw.address;
         self.holders.insert(address, port);
-        if self.usable(address) {
-            self.free.remove(address, address);
-            self.released.remove(address, address);
-            self.using.insert(address, address);
+        if !self.usable(address) {
+            return;
         }
+        self.using.insert(address, address);
+        let part = self.part_mut(address);
+        if draw.refill {
+            // Nothing reserved comes back: see `give_back`.
+            let back = std::mem::take(&mut part.released);
+            part.free.extend(&back);
+        }
+        part.free.remove(address, address);
+        part.released.remove(address, address);
     }
 
     /// Takes an address back. One that is outside the block or excluded does not
@@ -170,7 +226,7 @@ impl Pool {
         }
         self.using.remove(address, address);
         if !self.reserved.contains(address) {
-            self.released.insert(address, address);
+            self.part_mut(address).released.insert(address, address);
         }
     }
 
@@ -184,9 +240,55 @@ impl Pool {
         self.capacity
     }
 
-    /// Addresses that can still be had, as intervals (free and released).
-    pub(crate) fn available(&self) -> impl Iterator<Item = (u128, u128)> + '_ {
-        self.free.union(&self.released)
+    /// Addresses that can still be had (free and released), of all parts.
+    pub(crate) fn available(&self) -> Cow<'_, IntervalSet> {
+        if self.parts.is_empty() && self.common.released.is_empty() {
+            return Cow::Borrowed(&self.common.free);
+        }
+        let mut all = self.common.free.clone();
+        all.extend(&self.common.released);
+        for part in self.parts.values() {
+            all.extend(&part.free);
+            all.extend(&part.released);
+        }
+        Cow::Owned(all)
+    }
+
+    /// Number of addresses of a named pool that are in use and not reserved.
+    pub(crate) fn used_in(&self, name: &str) -> u128 {
+        self.parts.get(name).map_or(0, |part| part.all.len() - part.free.len() - part.released.len())
+    }
+
+    /// Addresses that can be had and that no pool has.
+    pub(crate) fn unpooled(&self) -> IntervalSet {
+        let mut free = self.common.free.clone();
+        free.extend(&self.common.released);
+        free
+    }
+
+    /// How many of these addresses are usable and not reserved.
+    pub(crate) fn usable_of(&self, set: &IntervalSet) -> u128 {
+        let mut usable = set.within(self.first, self.last);
+        usable.subtract(&self.reserved);
+        usable.len()
+    }
+
+    /// Of a named pool: addresses that can be had, addresses in use.
+    pub(crate) fn of_pool(&self, name: &str) -> Option<(IntervalSet, IntervalSet)> {
+        let mut available = self.parts.get(name).map(|part| part.free.clone())?;
+        available.extend(&self.parts.get(name)?.released);
+        let mut using = IntervalSet::default();
+        for (first, last) in self.named.get(name)?.spans() {
+            using.extend(&self.using.within(first, last));
+        }
+        Some((available, using))
+    }
+
+    /// Who has addresses of a named pool, at most `most` of them.
+    pub(crate) fn holders_in(&self, name: &str, most: usize) -> Vec<Arc<str>> {
+        let using = self.of_pool(name).map(|(_, using)| using).unwrap_or_default();
+        let addresses = using.spans().flat_map(|(first, last)| first..=last);
+        addresses.filter_map(|address| self.holders.get(&address).cloned()).take(most).collect()
     }
 
     pub(crate) fn using(&self) -> &IntervalSet {

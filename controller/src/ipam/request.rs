@@ -1,8 +1,10 @@
 //! What is asked of IPAM, and why it may refuse.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+
+use crds::keys;
 
 use super::mac::{self, Mac};
 
@@ -42,6 +44,15 @@ impl Family {
     }
 }
 
+/// One entry of a list of addresses: of each family at most one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// IPv4 address.
+    pub v4: Option<Ipv4Addr>,
+    /// IPv6 address.
+    pub v6: Option<Ipv6Addr>,
+}
+
 /// A request for the address of one port.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
@@ -59,6 +70,12 @@ pub struct Request {
     pub mac: Option<Mac>,
     /// Only this family of a dual-stack subnet (annotation `ip_family`).
     pub family: Option<Family>,
+    /// The first of these that is free (annotation `ip_pool` with a list). Empty
+    /// when the request is not of that kind.
+    pub choices: Vec<Choice>,
+    /// By subnet the named pools that an address has to be drawn from, in order of
+    /// preference. A subnet without an entry serves from what no pool has.
+    pub pools: BTreeMap<Arc<str>, Vec<Arc<str>>>,
     /// Addresses that are never drawn: the nodes' own (contract §3.3). A request
     /// by address is not affected.
     pub avoid: Arc<BTreeSet<IpAddr>>,
@@ -78,32 +95,9 @@ impl Request {
         mac_address: Option<&str>,
         ip_family: Option<&str>,
     ) -> Result<Self, Error> {
-        for text in ip_address.unwrap_or_default().split(',').map(str::trim).filter(|t| !t.is_empty()) {
-            let taken = match text.parse::<IpAddr>() {
-                Ok(IpAddr::V4(a)) => self.v4.replace(a).is_some(),
-                Ok(IpAddr::V6(a)) => self.v6.replace(a).is_some(),
-                Err(_) => {
-                    return Err(Error::InvalidRequest(format!(
-                        "annotation ip_address: {text:?} is not an IP address; write one address per family, \
-                     separated by a comma and without prefix length"
-                    )));
-                }
-            };
-            if taken {
-                return Err(Error::InvalidRequest(format!(
-                    "annotation ip_address: {text} is the second address of its family; write at most one \
-                     IPv4 and one IPv6 address"
-                )));
-            }
-        }
-        if let Some(text) = mac_address.filter(|t| !t.is_empty()) {
-            let mac = mac::parse(text).filter(|m| mac::is_usable(*m));
-            self.mac = Some(mac.ok_or_else(|| {
-                Error::InvalidRequest(format!(
-                    "annotation mac_address: {text:?} is not a unicast MAC address; write it like 02:00:00:12:34:56"
-                ))
-            })?);
-        }
+        let asked = choice(keys::IP_ADDRESS, ip_address.unwrap_or_default())?;
+        (self.v4, self.v6) = (asked.v4.or(self.v4), asked.v6.or(self.v6));
+        self = self.with_mac("annotation mac_address", mac_address)?;
         self.family = match ip_family {
             None | Some("") => self.family,
             Some("ipv4") => Some(Family::V4),
@@ -116,6 +110,97 @@ impl Request {
         };
         Ok(self)
     }
+}
+
+impl Request {
+    /// Reads a MAC address into the request; `source` is named in errors.
+    pub fn with_mac(mut self, source: &str, text: Option<&str>) -> Result<Self, Error> {
+        if let Some(text) = text.filter(|t| !t.is_empty()) {
+            let mac = mac::parse(text).filter(|m| mac::is_usable(*m));
+            self.mac = Some(mac.ok_or_else(|| {
+                Error::InvalidRequest(format!(
+                    "{source}: {text:?} is not a unicast MAC address; write it like 02:00:00:12:34:56"
+                ))
+            })?);
+        }
+        Ok(self)
+    }
+}
+
+/// Reads `v4`, `v6` or `v4,v6`; `source` is named in errors.
+pub(crate) fn choice(source: &str, text: &str) -> Result<Choice, Error> {
+    let mut choice = Choice::default();
+    for text in text.split(',').map(str::trim).filter(|t| !t.is_empty()) {
+        let taken = match text.parse::<IpAddr>() {
+            Ok(IpAddr::V4(a)) => choice.v4.replace(a).is_some(),
+            Ok(IpAddr::V6(a)) => choice.v6.replace(a).is_some(),
+            Err(_) => {
+                return Err(Error::InvalidRequest(format!(
+                    "annotation {source}: {text:?} is not an IP address; write one address per family, \
+                     separated by a comma and without prefix length"
+                )));
+            }
+        };
+        if taken {
+            return Err(Error::InvalidRequest(format!(
+                "annotation {source}: {text} is the second address of its family; write at most one \
+                 IPv4 and one IPv6 address"
+            )));
+        }
+    }
+    Ok(choice)
+}
+
+/// What annotation `ip_pool` says (contract §3.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolRequest {
+    /// The name of an IPPool.
+    Named(Arc<str>),
+    /// Addresses, one entry for a pod.
+    List(Vec<Choice>),
+}
+
+/// Reads annotation `ip_pool`: with `;` each entry is `v4,v6`; otherwise commas
+/// separate entries, except that two addresses of different families are one dual
+/// entry; a single word that is no address is the name of an IPPool.
+///
+/// # Errors
+/// [`Error::InvalidRequest`].
+pub fn pool_request(text: &str) -> Result<PoolRequest, Error> {
+    let entries = |separator: char| -> Result<Vec<Choice>, Error> {
+        let parts = text.split(separator).map(str::trim).filter(|part| !part.is_empty());
+        parts.map(|part| choice(keys::IP_POOL, part)).collect()
+    };
+    let text = text.trim();
+    if text.contains(';') {
+        return entries(';').map(PoolRequest::List);
+    }
+    if !text.contains(',') && text.parse::<IpAddr>().is_err() && !text.contains(['/', ':']) {
+        return Ok(PoolRequest::Named(text.into()));
+    }
+    let list = entries(',')?;
+    if let [first, second] = list[..]
+        && first.v4.is_some() != second.v4.is_some()
+    {
+        let both = Choice { v4: first.v4.or(second.v4), v6: first.v6.or(second.v6) };
+        return Ok(PoolRequest::List(vec![both]));
+    }
+    Ok(PoolRequest::List(list))
+}
+
+/// The entry of a list that belongs to a pod of a StatefulSet, by its ordinal.
+///
+/// # Errors
+/// [`Error::InvalidRequest`] when the list is too short.
+pub fn entry_of(list: &[Choice], ordinal: u64) -> Result<Choice, Error> {
+    let entry = usize::try_from(ordinal).ok().and_then(|at| list.get(at)).copied();
+    entry.ok_or_else(|| {
+        Error::InvalidRequest(format!(
+            "annotation {}: it has {} entries, none for ordinal {ordinal}; add one for each replica",
+            keys::IP_POOL,
+            list.len()
+        ))
+    })
 }
 
 /// Why IPAM refuses. Every message names the subnet, what was asked and the
@@ -139,6 +224,44 @@ pub enum Error {
     /// The request does not parse or contradicts itself.
     #[error("{0}")]
     InvalidRequest(String),
+    /// The IPPool that is asked for is not there, or can't be used.
+    #[error(
+        "IPPool {pool} does not exist{subnet}; create it, correct what is wrong with it, or correct \
+         annotation ip_pool", subnet = if subnet.is_empty() { String::new() } else { format!(" in subnet {subnet} or is not valid") }
+    )]
+    NoPool {
+        /// The pool.
+        pool: Arc<str>,
+        /// Where it was looked for; empty when there is no object at all.
+        subnet: String,
+    },
+    /// Nothing of the pools is free.
+    #[error(
+        "IPPool {pools} of subnet {subnet} has no free {family} address; delete pods that are not needed, or add \
+         addresses to the pool"
+    )]
+    PoolExhausted {
+        /// The pools.
+        pools: String,
+        /// Their subnet.
+        subnet: Arc<str>,
+        /// The family.
+        family: &'static str,
+    },
+    /// Every entry of a list of addresses is taken.
+    #[error(
+        "all {entries} addresses of annotation ip_pool are in use, the first by {holder}; add addresses to the \
+         list, or delete pods that are not needed"
+    )]
+    ListExhausted {
+        /// Entries of the list.
+        entries: usize,
+        /// Who has the first.
+        holder: Arc<str>,
+    },
+    /// Something that it needs can't be used; the text says what and why.
+    #[error("{0}")]
+    Blocked(String),
     /// The request is understood, but not by this version (see [`super::unsupported`]).
     #[error("{0}")]
     Unsupported(String),
@@ -211,8 +334,8 @@ impl Error {
     /// reported: a conflict on one subnet says more than "not in range" of another.
     pub(crate) fn weight(&self) -> u8 {
         match self {
-            Self::Conflict { .. } => 5,
-            Self::Exhausted { .. } => 4,
+            Self::Conflict { .. } | Self::ListExhausted { .. } | Self::Blocked(_) => 5,
+            Self::Exhausted { .. } | Self::PoolExhausted { .. } | Self::NoPool { .. } => 4,
             Self::InvalidFamily { .. } => 3,
             Self::OutOfRange { .. } => 2,
             Self::InvalidRequest(_) | Self::Unsupported(_) | Self::InvalidSubnet { .. } => 1,

@@ -4,13 +4,15 @@
 //! every part of it succeeded. So a refusal cannot leave half of a dual-stack
 //! address behind.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+use super::interval::IntervalSet;
 use super::layout::SubnetLayout;
 use super::mac::{self, Mac};
-use super::pool::{Draw, Layout, Pool, Refusal};
+use super::pool::{Draw, Layout, Named, Pool, Refusal};
+use super::ranges::Ranges;
 use super::request::{Error, Family, Request};
 use crate::view::{Lease, Usage};
 
@@ -31,6 +33,15 @@ pub(crate) struct Plan {
     mac: Mac,
 }
 
+/// A named pool of a subnet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolSpec {
+    /// Its addresses.
+    pub ranges: Ranges,
+    /// Most addresses that may be drawn from it, if there is a limit.
+    pub size: Option<u64>,
+}
+
 /// The pools of one subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SubnetPool {
@@ -38,6 +49,8 @@ pub(crate) struct SubnetPool {
     cidr: Arc<str>,
     v4: Option<Pool>,
     v6: Option<Pool>,
+    /// Named pools; kept here for families that come later.
+    pools: BTreeMap<Arc<str>, PoolSpec>,
     /// Who uses a MAC. More than one holder only after a restore of what was so.
     macs: HashMap<Mac, Vec<Arc<str>>>,
     /// MAC of the subnet's router port, never given to a port.
@@ -54,6 +67,7 @@ impl SubnetPool {
             cidr: layout.cidr,
             v4: layout.v4.map(Pool::new),
             v6: layout.v6.map(Pool::new),
+            pools: BTreeMap::new(),
             macs: HashMap::new(),
             router_mac: None,
             leases: 0,
@@ -82,6 +96,7 @@ impl SubnetPool {
         };
         self.v4 = rebuild(self.v4.take(), layout.v4);
         self.v6 = rebuild(self.v6.take(), layout.v6);
+        self.carve();
         self.excluded = 0;
         for lease in leases {
             for (pool, address) in [(&mut self.v4, number(lease.v4)), (&mut self.v6, number(lease.v6))] {
@@ -93,6 +108,25 @@ impl SubnetPool {
             }
             self.excluded += u128::from(self.is_excluded(lease));
         }
+    }
+
+    /// Other named pools, which must be disjoint.
+    pub(crate) fn set_pools(&mut self, pools: BTreeMap<Arc<str>, PoolSpec>) {
+        self.pools = pools;
+        self.carve();
+    }
+
+    pub(crate) fn pools(&self) -> &BTreeMap<Arc<str>, PoolSpec> {
+        &self.pools
+    }
+
+    fn carve(&mut self) {
+        let named = |of: fn(&Ranges) -> &IntervalSet| -> Named {
+            self.pools.iter().map(|(name, pool)| (name.clone(), of(&pool.ranges).clone())).collect()
+        };
+        let (v4, v6) = (named(|ranges| &ranges.v4), named(|ranges| &ranges.v6));
+        self.v4 = self.v4.take().map(|pool| pool.with_pools(v4));
+        self.v6 = self.v6.take().map(|pool| pool.with_pools(v6));
     }
 
     pub(crate) fn set_router_mac(&mut self, mac: Option<Mac>) {
@@ -112,17 +146,50 @@ impl SubnetPool {
         if let Some(family) = request.family.filter(|f| self.pool(*f).is_none()) {
             return Err(self.no_family(family, "annotation ip_family".into()));
         }
-        let v4 =
-            self.plan_family(Family::V4, request, number(request.v4), current.and_then(|l| number(l.v4)))?;
-        let v6 =
-            self.plan_family(Family::V6, request, number(request.v6), current.and_then(|l| number(l.v6)))?;
+        let Some(pools) = request.pools.get(&self.name) else {
+            return self.plan_in(None, request, current, seed);
+        };
+        let mut error = Error::PoolExhausted {
+            pools: pools.join(", "),
+            subnet: self.name.clone(),
+            family: request.family.map_or("", Family::name),
+        };
+        for pool in pools {
+            match self.plan_in(Some(pool), request, current, seed) {
+                Ok(plan) => return Ok(plan),
+                Err(e) if e.weight() > error.weight() => error = e,
+                Err(_) => {}
+            }
+        }
+        Err(error)
+    }
+
+    /// What `request` gets if what is drawn has to be of one named pool.
+    fn plan_in(
+        &self,
+        pool: Option<&Arc<str>>,
+        request: &Request,
+        current: Option<&Lease>,
+        seed: u64,
+    ) -> Result<Plan, Error> {
+        let plan = |family, asked, current| self.plan_family(family, pool, request, asked, current);
+        let v4 = plan(Family::V4, number(request.v4), current.and_then(|l| number(l.v4)))?;
+        let v6 = plan(Family::V6, number(request.v6), current.and_then(|l| number(l.v6)))?;
         let mac = self.plan_mac(request, current, seed)?;
         Ok(Plan { v4, v6, mac })
+    }
+
+    /// A pool that is limited has as many addresses in use as it may.
+    fn is_full(&self, name: &str) -> bool {
+        let Some(size) = self.pools.get(name).and_then(|pool| pool.size) else { return false };
+        let used = |pool: &Option<Pool>| pool.as_ref().map_or(0, |pool| pool.used_in(name));
+        used(&self.v4).max(used(&self.v6)) >= size.into()
     }
 
     fn plan_family(
         &self,
         family: Family,
+        named: Option<&Arc<str>>,
         request: &Request,
         asked: Option<u128>,
         current: Option<u128>,
@@ -159,11 +226,21 @@ impl SubnetPool {
             return Ok(Some(Draw { address, refill: false }));
         }
         let avoid = |number: u128| request.avoid.contains(&family.address(number));
-        pool.draw(avoid).map(Some).ok_or_else(|| Error::Exhausted {
-            subnet: self.name.clone(),
-            cidr: self.cidr.clone(),
-            family: family.name(),
-        })
+        if named.is_some_and(|name| self.is_full(name)) {
+            return Err(self.exhausted(named, family));
+        }
+        pool.draw(named.map(|name| &**name), avoid).map(Some).ok_or_else(|| self.exhausted(named, family))
+    }
+
+    fn exhausted(&self, pool: Option<&Arc<str>>, family: Family) -> Error {
+        let (subnet, family) = (self.name.clone(), family.name());
+        match pool {
+            Some(pool) if !self.pools.contains_key(pool) => {
+                Error::NoPool { pool: pool.clone(), subnet: subnet.to_string() }
+            }
+            Some(pool) => Error::PoolExhausted { pools: pool.to_string(), subnet, family },
+            None => Error::Exhausted { subnet, cidr: self.cidr.clone(), family },
+        }
     }
 
     fn plan_mac(&self, request: &Request, current: Option<&Lease>, seed: u64) -> Result<Mac, Error> {
@@ -286,16 +363,95 @@ impl SubnetPool {
         if let Some(pool) = &self.v4 {
             usage.v4_using = using;
             usage.v4_available = pool.capacity().saturating_sub(using);
-            usage.v4_available_range = ranges(pool, pool.available());
+            usage.v4_available_range = ranges(pool, pool.available().spans());
             usage.v4_using_range = ranges(pool, pool.using().spans());
         }
         if let Some(pool) = &self.v6 {
             usage.v6_using = using;
             usage.v6_available = pool.capacity().saturating_sub(using);
-            usage.v6_available_range = ranges(pool, pool.available());
+            usage.v6_available_range = ranges(pool, pool.available().spans());
             usage.v6_using_range = ranges(pool, pool.using().spans());
         }
         usage
+    }
+
+    /// Counts and ranges of a named pool: addresses of it that can be had, and that
+    /// are in use.
+    pub(crate) fn pool_usage(&self, name: &str) -> Usage {
+        let of = |pool: &Option<Pool>| -> (u128, u128, String, String) {
+            let parts = pool.as_ref().and_then(|pool| Some((pool, pool.of_pool(name)?)));
+            let Some((pool, (available, using))) = parts else { return Default::default() };
+            let left = match self.pools.get(name).and_then(|pool| pool.size) {
+                Some(size) => available.len().min(u128::from(size).saturating_sub(pool.used_in(name))),
+                None => available.len(),
+            };
+            (left, using.len(), ranges(pool, available.spans()), ranges(pool, using.spans()))
+        };
+        let (v4_available, v4_using, v4_available_range, v4_using_range) = of(&self.v4);
+        let (v6_available, v6_using, v6_available_range, v6_using_range) = of(&self.v6);
+        Usage {
+            v4_available,
+            v4_using,
+            v6_available,
+            v6_using,
+            v4_available_range,
+            v4_using_range,
+            v6_available_range,
+            v6_using_range,
+        }
+    }
+
+    /// See [`super::Ipam::choose_free`].
+    pub(crate) fn choose_free(
+        &self,
+        has: &Ranges,
+        size: u64,
+        taken: &[&Ranges],
+        avoid: &BTreeSet<IpAddr>,
+    ) -> Option<Vec<IpAddr>> {
+        let mut chosen = Vec::new();
+        for (pool, family) in [(&self.v4, Family::V4), (&self.v6, Family::V6)] {
+            let Some(pool) = pool else { continue };
+            let mut free = pool.unpooled();
+            let here = has.of(family);
+            let lacking = u128::from(size).saturating_sub(pool.usable_of(here));
+            free.subtract(here);
+            taken.iter().for_each(|other| free.subtract(other.of(family)));
+            for ip in avoid {
+                let (of, number) = Family::number(*ip);
+                if of == family {
+                    free.remove(number, number);
+                }
+            }
+            if free.len() < lacking {
+                return None;
+            }
+            let lowest = free.spans().flat_map(|(first, last)| first..=last);
+            chosen.extend(lowest.map(|n| family.address(n)).take(usize::try_from(lacking).ok()?));
+        }
+        Some(chosen)
+    }
+
+    /// Some ports with addresses of a named pool.
+    pub(crate) fn holders_in(&self, name: &str, most: usize) -> Vec<Arc<str>> {
+        let families = [&self.v4, &self.v6].into_iter().flatten();
+        let mut ports: Vec<_> = families.flat_map(|pool| pool.holders_in(name, most)).collect();
+        ports.sort();
+        ports.dedup();
+        ports.truncate(most);
+        ports
+    }
+
+    /// The port that has an address here.
+    pub(crate) fn holder(&self, ip: IpAddr) -> Option<&Arc<str>> {
+        let (family, number) = Family::number(ip);
+        self.pool(family)?.holder(number)
+    }
+
+    /// The named pool of an address.
+    pub(crate) fn pool_of(&self, ip: IpAddr) -> Option<&Arc<str>> {
+        let (family, number) = Family::number(ip);
+        self.pool(family)?.pool_of(number)
     }
 
     fn conflict(&self, address: String, holder: Arc<str>) -> Error {

@@ -11,9 +11,6 @@ use crate::objects::StringMap;
 
 /// Annotations of contract §2.1 that change the address or the port.
 const ANNOTATIONS: &[&str] = &[
-    keys::IP_POOL,
-    keys::VIP,
-    keys::AAPS,
     keys::EIP,
     keys::SNAT,
     keys::NORTH_GATEWAY,
@@ -56,9 +53,9 @@ mod tests {
     fn names_what_was_asked_for() {
         let requests = |key: &str, value: &str| StringMap::from([(key.into(), value.into())]);
         assert_eq!(unsupported(&requests(keys::IP_ADDRESS, "10.16.0.5"), None), None);
-        assert_eq!(unsupported(&requests(keys::IP_POOL, " "), None), None);
-        let error = unsupported(&requests(keys::IP_POOL, "p1"), None).unwrap();
-        assert!(error.to_string().contains(keys::IP_POOL), "{error}");
+        assert_eq!(unsupported(&requests(keys::EIP, " "), None), None);
+        let error = unsupported(&requests(keys::EIP, "p1"), None).unwrap();
+        assert!(error.to_string().contains(keys::EIP), "{error}");
         assert_eq!(error.reason(), "AcquireAddressFailed");
         let machine = ("VirtualMachineInstance".into(), "vm-1".into());
         assert!(unsupported(&StringMap::new(), Some(&machine)).unwrap().to_string().contains("vm-1"));

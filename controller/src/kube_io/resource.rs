@@ -30,6 +30,12 @@ impl Resource {
         Self { kind, base, plural, api_version: "v1", name, namespaced, status_subresource: true }
     }
 
+    const fn apps(kind: Kind, plural: &'static str, name: &'static str) -> Self {
+        let base = "/apis/apps/v1";
+        let (namespaced, status_subresource) = (true, true);
+        Self { kind, base, plural, api_version: "apps/v1", name, namespaced, status_subresource }
+    }
+
     fn custom(kind: Kind, info: &crds::KindInfo) -> Self {
         Self {
             kind,
@@ -50,25 +56,33 @@ impl Resource {
             Kind::Namespace => return Some(Self::core(kind, "namespaces", "Namespace", false)),
             Kind::Subnet => "subnets",
             Kind::Vpc => "vpcs",
+            Kind::StatefulSet => return Some(Self::apps(kind, "statefulsets", "StatefulSet")),
+            Kind::Deployment => return Some(Self::apps(kind, "deployments", "Deployment")),
             Kind::Ip => "ips",
+            Kind::IpPool => "ippools",
+            Kind::Vip => "vips",
             Kind::Other(plural) => plural,
         };
         crds::KINDS.iter().find(|info| info.plural == plural).map(|info| Self::custom(kind, info))
     }
 
-    /// All kinds that the controller watches: pods, nodes, namespaces, and every
-    /// kind of kubeovn.io.
+    /// All kinds that the controller watches: pods, nodes, namespaces, workloads that
+    /// keep addresses, and every kind of kubeovn.io.
     pub fn watched() -> Vec<Self> {
         let mut all = vec![
             Self::core(Kind::Namespace, "namespaces", "Namespace", false),
             Self::core(Kind::Node, "nodes", "Node", false),
             Self::core(Kind::Pod, "pods", "Pod", true),
+            Self::apps(Kind::StatefulSet, "statefulsets", "StatefulSet"),
+            Self::apps(Kind::Deployment, "deployments", "Deployment"),
         ];
         all.extend(crds::KINDS.iter().map(|info| {
             let kind = match info.plural {
                 "subnets" => Kind::Subnet,
                 "vpcs" => Kind::Vpc,
                 "ips" => Kind::Ip,
+                "ippools" => Kind::IpPool,
+                "vips" => Kind::Vip,
                 plural => Kind::Other(plural),
             };
             Self::custom(kind, info)
@@ -123,7 +137,7 @@ mod tests {
     #[test]
     fn every_kind_of_the_group_is_watched_once() {
         let watched = Resource::watched();
-        assert_eq!(watched.len(), crds::KINDS.len() + 3);
+        assert_eq!(watched.len(), crds::KINDS.len() + 5);
         for resource in &watched {
             assert_eq!(Resource::of(resource.kind).as_ref(), Some(resource));
             assert_eq!(Resource::find(resource.name).as_ref(), Some(resource));

@@ -63,6 +63,9 @@ pub(super) fn object_of(unit: &UnitKey) -> Option<ObjectRef> {
         UnitKey::Namespace(name) => ObjectRef::cluster(Kind::Namespace, name.clone()),
         UnitKey::Pod(namespace, name) => ObjectRef::namespaced(Kind::Pod, namespace.clone(), name.clone()),
         UnitKey::Ip(name) => ObjectRef::cluster(Kind::Ip, name.clone()),
+        UnitKey::IpPool(name) => ObjectRef::cluster(Kind::IpPool, name.clone()),
+        UnitKey::Vip(name) => ObjectRef::cluster(Kind::Vip, name.clone()),
+        UnitKey::Kept(port) => ObjectRef::cluster(Kind::Ip, port.clone()),
         UnitKey::Globals | UnitKey::Other(..) => return None,
     })
 }

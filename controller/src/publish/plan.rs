@@ -1,7 +1,7 @@
 //! What has to be written to one object, given what it is and what must hold:
 //! a pure function.
 
-use crds::keys::FINALIZER;
+use crds::keys::{DEPRECATED_FINALIZER, FINALIZER, IP_RESERVED_LABEL};
 use serde_json::{Value, json};
 
 use super::json;
@@ -44,11 +44,19 @@ impl Observed {
                 json::set(&mut content, &["status"], value(serde_json::to_value(&o.status)));
             }
             Object::Ip(o) => json::set(&mut content, &["spec"], value(serde_json::to_value(&o.spec))),
+            Object::IpPool(o) => {
+                json::set(&mut content, &["spec"], value(serde_json::to_value(&o.spec)));
+                json::set(&mut content, &["status"], value(serde_json::to_value(&o.status)));
+            }
+            Object::Vip(o) => {
+                json::set(&mut content, &["spec"], value(serde_json::to_value(&o.spec)));
+                json::set(&mut content, &["status"], value(serde_json::to_value(&o.status)));
+            }
             Object::Other(_, o) => {
                 let conditions = value(serde_json::to_value(&o.conditions));
                 json::set(&mut content, &["status", "conditions"], conditions);
             }
-            Object::Pod(_) | Object::Node(_) | Object::Namespace(_) => {}
+            Object::Pod(_) | Object::Node(_) | Object::Namespace(_) | Object::Workload(..) => {}
         }
         Self {
             uid: meta.uid.to_string(),
@@ -158,8 +166,12 @@ impl Draft<'_> {
                 }
             }
             Fields::Labels(values) => {
+                // An empty label is not the same as none.
                 for (key, value) in values {
-                    self.wants(&["metadata", "labels", key], (**value).into());
+                    let (path, value) = (["metadata", "labels", key], Value::from(&**value));
+                    if self.at(&path) != Some(&value) {
+                        self.put(&path, value);
+                    }
                 }
             }
             Fields::Finalizer(present) => {
@@ -190,6 +202,11 @@ impl Draft<'_> {
         }
     }
 
+    fn without_finalizer(&self) -> bool {
+        let finalizers = self.at(&["metadata", "finalizers"]).and_then(Value::as_array);
+        !finalizers.is_some_and(|list| list.iter().any(|f| f == FINALIZER || f == DEPRECATED_FINALIZER))
+    }
+
     fn object(&mut self, body: &Value) {
         let parts: [&[&str]; 3] = [&["metadata", "annotations"], &["metadata", "labels"], &["spec"]];
         for part in parts {
@@ -198,6 +215,17 @@ impl Draft<'_> {
             };
             for (key, value) in values {
                 let path: Vec<&str> = part.iter().copied().chain([key.as_str()]).collect();
+                // Whether an address is kept by hand is the user's to say, by the label or by
+                // having made the object: ours have label and finalizer from the start.
+                if key == IP_RESERVED_LABEL {
+                    let label = self.at(&path).cloned();
+                    if label.is_none() && self.without_finalizer() {
+                        self.put(&path, "true".into());
+                    } else if label.is_none_or(|label| label != "true") {
+                        self.wants(&path, value.clone());
+                    }
+                    continue;
+                }
                 self.wants(&path, value.clone());
             }
         }
@@ -266,8 +294,15 @@ impl Draft<'_> {
 
 fn has_status_subresource(kind: Kind) -> bool {
     match kind {
-        Kind::Pod | Kind::Node | Kind::Namespace | Kind::Subnet | Kind::Vpc => true,
-        Kind::Ip => false,
+        Kind::Pod
+        | Kind::Node
+        | Kind::Namespace
+        | Kind::Subnet
+        | Kind::Vpc
+        | Kind::IpPool
+        | Kind::StatefulSet
+        | Kind::Deployment => true,
+        Kind::Ip | Kind::Vip => false,
         Kind::Other(plural) => crds::KINDS
             .iter()
             .find(|info| info.plural == plural)

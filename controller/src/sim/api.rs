@@ -162,7 +162,8 @@ impl Api {
                 if !version.is_null() && version != value["metadata"]["resourceVersion"] {
                     return Err(KubeError::Retry("conflict".into()));
                 }
-                assert_eq!(*status, patch.get("status").is_some(), "status only through its subresource");
+                let subresource = patch.get("status").is_some() && object.kind != Kind::Vip;
+                assert_eq!(*status, subresource, "status only through its subresource");
                 merge(&mut patch, &json!({ "metadata": { "resourceVersion": null } }));
                 let before = value.clone();
                 merge(value, &patch);

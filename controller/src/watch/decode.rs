@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use crate::facts::Kind;
-use crate::objects::{Custom, Meta, Namespace, Node, Object, Other, Owner, Pod, StringMap};
+use crate::objects::{Custom, Meta, Namespace, Node, Object, Other, Owner, Pod, StringMap, Workload};
 
 /// An object that can't be projected. It is logged, counted and skipped.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -86,6 +86,59 @@ struct WirePodSpec {
 struct WirePodStatus {
     phase: Option<String>,
     reason: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WireWorkload {
+    replicas: Option<u64>,
+    ordinals: Option<WireOrdinals>,
+    strategy: Option<WireStrategy>,
+    template: Option<WireTemplate>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WireOrdinals {
+    start: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WireStrategy {
+    r#type: Option<String>,
+    rolling_update: Option<WireRolling>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WireRolling {
+    max_surge: Option<serde_json::Value>,
+    max_unavailable: Option<serde_json::Value>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WireTemplate {
+    metadata: Option<WireMeta>,
+}
+
+/// A number of pods, or a share of the replicas (Kubernetes' default is 25%).
+fn pods(value: Option<&serde_json::Value>, replicas: u64, up: bool) -> u64 {
+    let share = |percent: u64| {
+        let parts = replicas.saturating_mul(percent);
+        if up { parts.div_ceil(100) } else { parts / 100 }
+    };
+    match value {
+        None => share(25),
+        Some(value) => match value.as_u64() {
+            Some(number) => number,
+            None => {
+                let text = value.as_str().unwrap_or_default();
+                text.strip_suffix('%').and_then(|text| text.trim().parse().ok()).map_or(0, share)
+            }
+        },
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -200,6 +253,30 @@ impl Decoder {
         })
     }
 
+    fn workload(&mut self, kind: Kind, meta: Meta, spec: WireWorkload) -> Workload {
+        let replicas = spec.replicas.unwrap_or(1);
+        let strategy = spec.strategy.unwrap_or_default();
+        let rolling = kind == Kind::Deployment && strategy.r#type.as_deref() != Some("Recreate");
+        let (mut surge, mut unavailable) = (0, replicas);
+        if rolling {
+            let limits = strategy.rolling_update.unwrap_or_default();
+            surge = pods(limits.max_surge.as_ref(), replicas, true);
+            unavailable = pods(limits.max_unavailable.as_ref(), replicas, false);
+            if surge == 0 && unavailable == 0 {
+                unavailable = 1;
+            }
+        }
+        let template = spec.template.and_then(|template| template.metadata).unwrap_or_default();
+        Workload {
+            meta,
+            replicas,
+            start: spec.ordinals.and_then(|ordinals| ordinals.start).unwrap_or(0),
+            surge,
+            unavailable,
+            template: self.map(template.annotations, false),
+        }
+    }
+
     /// Reads the metadata alone, which is all that a deletion needs.
     ///
     /// # Errors
@@ -270,6 +347,12 @@ impl Decoder {
             Kind::Ip => {
                 let spec = part(wire.spec).map_err(|error| bad("spec", error))?;
                 Object::Ip(Arc::new(Custom { meta, spec, status: () }))
+            }
+            Kind::IpPool => Object::IpPool(Arc::new(custom(meta, &wire.spec, &wire.status, &bad)?)),
+            Kind::Vip => Object::Vip(Arc::new(custom(meta, &wire.spec, &wire.status, &bad)?)),
+            kind @ (Kind::StatefulSet | Kind::Deployment) => {
+                let spec: WireWorkload = part(wire.spec).map_err(|error| bad("spec", error))?;
+                Object::Workload(kind, Arc::new(self.workload(kind, meta, spec)))
             }
             Kind::Other(plural) => {
                 // Status is only looked at for conditions of our own; an odd one is no loss.
@@ -397,8 +480,30 @@ mod tests {
             matches!(decode(Kind::Vpc, vpc).unwrap(), Object::Vpc(_)),
             "an odd status is no reason to lose a Vpc"
         );
-        let vip = json!({"metadata": {"name": "v", "uid": "u"}, "spec": 7, "status": {"conditions": 3}});
-        assert!(matches!(decode(Kind::Other("vips"), vip).unwrap(), Object::Other("vips", _)));
+        let vlan = json!({"metadata": {"name": "v", "uid": "u"}, "spec": 7, "status": {"conditions": 3}});
+        assert!(matches!(decode(Kind::Other("vlans"), vlan).unwrap(), Object::Other("vlans", _)));
+    }
+
+    #[rstest]
+    #[case(Kind::Deployment, json!({}), (1, 0, 1, 0))]
+    #[case(Kind::Deployment, json!({"replicas": 10}), (10, 0, 3, 2))]
+    #[case(Kind::Deployment, json!({"replicas": 4, "strategy": {"type": "Recreate"}}), (4, 0, 0, 4))]
+    #[case(Kind::Deployment, json!({"replicas": 4, "strategy": {"rollingUpdate": {"maxSurge": "50%", "maxUnavailable": 0}}}), (4, 0, 2, 0))]
+    #[case(Kind::Deployment, json!({"replicas": 2, "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "25%"}}}), (2, 0, 0, 1))]
+    #[case(Kind::StatefulSet, json!({"replicas": 3, "ordinals": {"start": 5}}), (3, 5, 0, 3))]
+    fn workloads_keep_what_retention_needs(
+        #[case] kind: Kind,
+        #[case] spec: serde_json::Value,
+        #[case] expected: (u64, u64, u64, u64),
+    ) {
+        let mut spec = spec;
+        let annotations = json!({"ovn.kubernetes.io/ip_retain": "never", "prometheus.io/scrape": "true"});
+        spec["template"] = json!({"metadata": {"annotations": annotations}});
+        let object = json!({"metadata": {"name": "w", "namespace": "n", "uid": "u"}, "spec": spec});
+        let Object::Workload(found, workload) = decode(kind, object).unwrap() else { panic!() };
+        let numbers = (workload.replicas, workload.start, workload.surge, workload.unavailable);
+        assert_eq!((found, numbers), (kind, expected));
+        assert_eq!(workload.template.len(), 1);
     }
 
     #[rstest]

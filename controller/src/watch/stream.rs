@@ -82,7 +82,17 @@ impl From<ApiError> for Stop {
 
 /// Kinds that the controller can't work without. The others may be not installed.
 fn required(kind: Kind) -> bool {
-    !matches!(kind, Kind::Other(_))
+    !matches!(kind, Kind::IpPool | Kind::Vip | Kind::Other(_))
+}
+
+/// Answers by which the API server says that a kind is not there. Addresses are
+/// kept for workloads: not being allowed to see those is no reason to think that
+/// there are none.
+fn means_absent(kind: Kind, code: Option<u16>) -> bool {
+    match kind {
+        Kind::StatefulSet | Kind::Deployment => code == Some(404),
+        _ => !required(kind) && matches!(code, Some(403 | 404)),
+    }
 }
 
 impl Watch {
@@ -144,7 +154,7 @@ impl Watch {
             self.version = None;
             return Ok(BACKOFF.0);
         }
-        if !required(kind) && matches!(error.code(), Some(403 | 404)) {
+        if means_absent(kind, error.code()) {
             return self.absent(&error).await.map(|()| ABSENT_PAUSE);
         }
         self.failures += 1;

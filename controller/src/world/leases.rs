@@ -12,8 +12,9 @@ use std::sync::Arc;
 
 use crds::{keys, names};
 
-use super::{ReadKey, World, project};
-use crate::ipam::{self, Error, Family, Ipam, Request, mac};
+use super::ask::{Ask, Demand};
+use super::{ReadKey, World, project, retain};
+use crate::ipam::{Error, Family, Ipam, Request, mac};
 use crate::objects::{Ip, Meta};
 use crate::view::{Lease, LeaseState};
 
@@ -22,6 +23,7 @@ use crate::view::{Lease, LeaseState};
 pub(super) enum Owner {
     Pod(Arc<str>, Arc<str>),
     Node(Arc<str>),
+    Vip(Arc<str>),
 }
 
 /// Why a port has no address, and which subnets might help.
@@ -51,12 +53,24 @@ pub(super) struct Book {
     /// Ports that a leader has to serve; we were none.
     ungiven: BTreeSet<Arc<str>>,
     pub(super) todo: VecDeque<Arc<str>>,
+    /// Many are queued, some of which may have an address already: those come first.
+    told_first: bool,
     queued: BTreeSet<Arc<str>>,
 }
 
 impl Book {
+    /// A row of that port is in the replica.
+    pub(super) fn has_row(&self, port: &str) -> bool {
+        self.rows.contains(port)
+    }
+
+    /// Why a port has no address.
+    pub(super) fn refusal(&self, port: &str) -> Option<&Arc<str>> {
+        self.refused.get(port).map(|refusal| &refusal.message)
+    }
+
     /// What leases are restored from has changed for a port.
-    fn changed(&mut self, port: Arc<str>) {
+    pub(super) fn changed(&mut self, port: Arc<str>) {
         self.stale = true;
         self.queue(port);
     }
@@ -75,6 +89,7 @@ impl Book {
         for port in self.refused.keys().cloned().collect::<Vec<_>>() {
             self.queue(port);
         }
+        self.told_first = true;
     }
 
     fn retry_in(&mut self, subnet: &Arc<str>) {
@@ -96,18 +111,11 @@ impl Book {
     }
 }
 
-/// What a port asks for, or why it can't be asked yet.
-enum Ask {
-    Request(Box<Request>),
-    /// Not scheduled, on its way out, or an object is still to come.
-    Wait,
-    Refuse(Error),
-}
-
 impl World {
     pub(super) fn want_pod(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
         let port: Arc<str> = names::pod_port(name, namespace, keys::DEFAULT_PROVIDER).into();
         if self.pod(namespace, name).is_some_and(|pod| pod.wants_network) {
+            self.note_owner_of(&port, namespace, name);
             self.leases.wanted.insert(port.clone(), Owner::Pod(namespace.clone(), name.clone()));
         } else {
             self.leases.wanted.remove(&port);
@@ -127,6 +135,7 @@ impl World {
 
     pub(super) fn set_ip(&mut self, ip: Arc<Ip>) {
         let name = ip.meta.name.clone();
+        self.note_record(&ip);
         self.ips.insert(name.clone(), ip);
         self.leases.changed(name);
     }
@@ -149,6 +158,10 @@ impl World {
 
     pub(super) fn remove_ip(&mut self, name: &Arc<str>) {
         self.ips.remove(name);
+        if !self.leases.wanted.contains_key(name) {
+            // Freed by hand, or by us: there is nothing to keep any more.
+            self.forget(name);
+        }
         self.leases.changed(name.clone());
     }
 
@@ -174,6 +187,11 @@ impl World {
             None => self.router_macs.remove(switch),
         };
         self.ipam.set_router_mac(switch, mac);
+        let vips = self.vips.objects.iter();
+        let concerned = vips.filter(|(_, vip)| *vip.spec.subnet == **switch).map(|(name, _)| name.clone());
+        for name in concerned.collect::<Vec<_>>() {
+            self.project_vip(&name);
+        }
     }
 
     /// Restoring leases again might give another result.
@@ -195,7 +213,14 @@ impl World {
         match owner {
             Owner::Pod(namespace, name) => Some(&self.stored_pod(namespace, name)?.object.meta),
             Owner::Node(name) => Some(&self.nodes.get(name)?.object.meta),
+            Owner::Vip(name) => Some(&self.vips.objects.get(name)?.meta),
         }
+    }
+
+    /// The owner of a port was told its address.
+    pub(super) fn told(&self, port: &str) -> bool {
+        let owner = self.leases.wanted.get(port).and_then(|owner| self.owner_meta(owner));
+        owner.is_some_and(project::allocated)
     }
 
     /// Brings every queued port's lease in line. Only a leader (`give`) draws new
@@ -208,6 +233,11 @@ impl World {
             for port in std::mem::take(&mut self.leases.ungiven) {
                 self.leases.queue(port);
             }
+        }
+        if std::mem::take(&mut self.leases.told_first) {
+            let mut todo = std::mem::take(&mut self.leases.todo);
+            todo.make_contiguous().sort_by_cached_key(|port| !self.told(port));
+            self.leases.todo = todo;
         }
         let mut exhausted = BTreeSet::new();
         while let Some(port) = self.leases.todo.pop_front() {
@@ -222,6 +252,9 @@ impl World {
     /// An IP object whose lease is not known: made by the leader that we follow, or
     /// by a user who reserves an address.
     fn learn(&mut self, port: &Arc<str>, give: bool) {
+        if self.vip_of_port(port).is_some() {
+            return;
+        }
         let Some(lease) = self.ips.get(port).and_then(|ip| self.of_ip(ip)) else { return };
         let held = self.ipam.lease(port);
         let differs = |held: &Lease| (&held.subnet, held.v4, held.v6) != (&lease.subnet, lease.v4, lease.v6);
@@ -239,37 +272,79 @@ impl World {
         let leftovers = self.leases.rows.contains(port) || self.ips.contains_key(port);
         let held = self.ipam.lease(port).cloned();
         let Some(owner) = self.leases.wanted.get(port).cloned() else {
-            self.leases.refused.remove(port);
             self.leases.waiting.remove(port);
             self.leases.moving.remove(port);
-            if let Some(lease) = held.filter(|_| !leftovers) {
-                self.free(&lease);
+            let kept = self.reckon_retained(port, false);
+            if !kept {
+                self.leases.refused.remove(port);
+            }
+            match held {
+                Some(lease) if !kept && !leftovers => self.free(&lease),
+                None if kept => self.reserve(port, give),
+                _ => {}
+            }
+            if self.ipam.lease(port).is_none() {
+                self.reckon_retained(port, false);
             }
             return self.note_lease(port, &before);
         };
-        let uid = self.owner_meta(&owner).map(|meta| meta.uid.clone()).unwrap_or_default();
-        let ask = self.ask(port, &owner, &uid);
+        self.settle_wanted(port, &owner, (held, leftovers), give, exhausted);
+        self.reckon_retained(port, true);
+        self.note_lease(port, &before);
+    }
+
+    /// A user's reservation whose address is not taken yet.
+    fn reserve(&mut self, port: &Arc<str>, give: bool) {
+        if !give {
+            self.leases.ungiven.insert(port.clone());
+            return;
+        }
+        let result = match self.ask_reservation(port) {
+            Some(Ok(request)) => self.ipam.allocate(&request).map_err(|error| (error, request.subnets)),
+            Some(Err(error)) => Err((error, Vec::new())),
+            None => return,
+        };
+        match result {
+            Ok(_) => {
+                self.leases.refused.remove(port);
+            }
+            Err((error, subnets)) => self.refuse(port, &error, subnets),
+        }
+    }
+
+    fn settle_wanted(
+        &mut self,
+        port: &Arc<str>,
+        owner: &Owner,
+        (held, leftovers): (Option<Arc<Lease>>, bool),
+        give: bool,
+        exhausted: &mut BTreeSet<Arc<str>>,
+    ) {
+        let uid = self.owner_meta(owner).map(|meta| meta.uid.clone()).unwrap_or_default();
+        let ask = self.ask(port, owner, &uid);
         if let Some(lease) = held {
             if lease.owner == uid && !self.leases.moving.contains(port) {
                 self.leases.refused.remove(port);
-                return self.note_lease(port, &before);
+                return;
             }
             let inherited = match &ask {
-                Ask::Request(request) => fits(&lease, request) && self.ipam.allocate(request).is_ok(),
-                Ask::Wait => return self.note_lease(port, &before),
+                Ask::Demand(demand) => {
+                    fits(&lease, &demand.request) && self.ipam.allocate(&demand.request).is_ok()
+                }
+                Ask::Wait => return,
                 Ask::Refuse(_) => false,
             };
             if inherited {
                 self.leases.moving.remove(port);
                 self.leases.refused.remove(port);
-                return self.note_lease(port, &before);
+                return;
             }
             if leftovers {
                 self.leases.moving.insert(port.clone());
                 if let Ask::Refuse(error) = ask {
                     self.refuse(port, &error, Vec::new());
                 }
-                return self.note_lease(port, &before);
+                return;
             }
             self.leases.moving.remove(port);
             self.free(&lease);
@@ -279,30 +354,60 @@ impl World {
                 self.leases.waiting.insert(port.clone());
             }
             Ask::Refuse(error) => self.refuse(port, &error, Vec::new()),
-            Ask::Request(_) if !give => {
+            Ask::Demand(_) if !give => {
                 self.leases.ungiven.insert(port.clone());
             }
-            Ask::Request(request) => {
-                let dynamic = request.v4.is_none() && request.v6.is_none() && request.mac.is_none();
-                let hopeless = dynamic && request.subnets.iter().all(|s| exhausted.contains(s));
-                if hopeless && self.leases.refused.contains_key(port) {
-                    return;
+            Ask::Demand(demand) => self.give(port, owner, &uid, &demand, exhausted),
+        }
+    }
+
+    fn give(
+        &mut self,
+        port: &Arc<str>,
+        owner: &Owner,
+        uid: &Arc<str>,
+        demand: &Demand,
+        exhausted: &mut BTreeSet<Arc<str>>,
+    ) {
+        let request = &demand.request;
+        let dynamic = request.v4.is_none()
+            && request.v6.is_none()
+            && request.mac.is_none()
+            && request.choices.is_empty()
+            && request.pools.is_empty();
+        let hopeless = dynamic && request.subnets.iter().all(|s| exhausted.contains(s));
+        if hopeless && self.leases.refused.contains_key(port) {
+            return;
+        }
+        let handed = demand.from.as_ref().and_then(|from| {
+            let lease = self.ipam.hand_to(from, port, uid)?;
+            Some((from.clone(), lease))
+        });
+        if let Some((from, _)) = handed {
+            self.leases.refused.remove(port);
+            self.leases.waiting.remove(port);
+            self.vip_taken(&from, port);
+            self.forget(&from);
+            self.changed.insert(ReadKey::Lease(from.clone()));
+            self.leases.changed(from);
+            return;
+        }
+        match self.ipam.allocate(request) {
+            Ok(_) => {
+                self.leases.refused.remove(port);
+                self.leases.waiting.remove(port);
+            }
+            Err(error) => {
+                if dynamic && matches!(error, Error::Exhausted { .. }) {
+                    exhausted.extend(request.subnets.iter().cloned());
                 }
-                match self.ipam.allocate(&request) {
-                    Ok(_) => {
-                        self.leases.refused.remove(port);
-                        self.leases.waiting.remove(port);
-                    }
-                    Err(error) => {
-                        if dynamic && matches!(error, Error::Exhausted { .. }) {
-                            exhausted.extend(request.subnets.iter().cloned());
-                        }
-                        self.refuse(port, &error, request.subnets.clone());
-                    }
+                let stuck = self.owner_meta(owner).and_then(|meta| self.dead_lock(meta, &error));
+                self.refuse(port, &error, request.subnets.clone());
+                if let Some((message, refusal)) = stuck.zip(self.leases.refused.get_mut(port)) {
+                    (refusal.reason, refusal.message) = ("RolloutDeadlock".into(), message);
                 }
             }
         }
-        self.note_lease(port, &before);
     }
 
     fn refuse(&mut self, port: &Arc<str>, error: &Error, subnets: Vec<Arc<str>>) {
@@ -311,77 +416,31 @@ impl World {
     }
 
     fn free(&mut self, lease: &Lease) {
-        self.ipam.release(&lease.port);
+        if !self.vip_returns(&lease.port) {
+            self.ipam.release(&lease.port);
+        }
+        if !self.leases.wanted.contains_key(&lease.port) {
+            self.forget(&lease.port);
+        }
         self.leases.retry_in(&lease.subnet);
     }
 
     fn note_lease(&mut self, port: &Arc<str>, before: &LeaseState) {
         if self.leases.state(&self.ipam, port) != *before {
             self.changed.insert(ReadKey::Lease(port.clone()));
-        }
-    }
-
-    fn ask(&self, port: &Arc<str>, owner: &Owner, uid: &Arc<str>) -> Ask {
-        let Some(meta) = self.owner_meta(owner) else { return Ask::Wait };
-        let annotation = |key: &str| meta.annotations.get(key).map(|v| &**v);
-        let mut request = Request { port: port.clone(), owner: uid.clone(), ..Request::default() };
-        request.avoid = self.node_ips.clone();
-        let told = project::allocated(meta);
-        match owner {
-            Owner::Node(_) => request.subnets = vec![self.config.node_switch.clone()],
-            Owner::Pod(namespace, name) => {
-                let Some(pod) = self.pod(namespace, name) else { return Ask::Wait };
-                if !told && (pod.node.is_empty() || pod.terminating) {
-                    return Ask::Wait;
-                }
-                let machine = pod.owner.as_ref().is_some_and(|(kind, _)| &**kind == "VirtualMachineInstance");
-                if (!told || machine)
-                    && let Some(error) = ipam::unsupported(&pod.requests, pod.owner.as_ref())
-                {
-                    return Ask::Refuse(error);
-                }
-                match annotation(keys::LOGICAL_SWITCH).filter(|text| !text.trim().is_empty()) {
-                    Some(text) => request.subnets = text.split(',').map(|s| s.trim().into()).collect(),
-                    None if self.namespaces.contains_key(namespace) => {
-                        request.subnets = self.candidates(namespace);
-                    }
-                    None => return Ask::Wait,
-                }
+            if let Some(vip) = self.vip_of_port(port).cloned() {
+                self.project_vip(&vip);
+                self.leases.retry_refused();
             }
         }
-        // Subnets that we make ourselves are on their way.
-        let ours = [&self.config.node_switch, &self.config.default_ls];
-        if request.subnets.iter().all(|s| ours.contains(&s) && !self.subnet_views.contains_key(s)) {
-            return Ask::Wait;
-        }
-        let requested = |key: &str| {
-            // What a node's annotations say is our own answer, never a request.
-            annotation(key).filter(|_| told || matches!(owner, Owner::Pod(..)))
-        };
-        let asked = request.with_annotations(
-            requested(keys::IP_ADDRESS),
-            requested(keys::MAC_ADDRESS),
-            annotation(keys::IP_FAMILY),
-        );
-        asked.map_or_else(Ask::Refuse, |request| Ask::Request(Box::new(request)))
-    }
-
-    /// The namespace's subnets that can give addresses; all of them when none can,
-    /// so that the refusal names them.
-    fn candidates(&self, namespace: &str) -> Vec<Arc<str>> {
-        let bound = self.namespace_subnets(namespace);
-        let usable = |name: &&Arc<str>| {
-            self.subnet_views.get(*name).is_some_and(|s| s.supported && s.invalid.is_none() && !s.deleting)
-        };
-        let usable: Vec<_> = bound.iter().filter(usable).cloned().collect();
-        if usable.is_empty() { bound.to_vec() } else { usable }
     }
 
     /// An IP object is an orphan when nothing needs it and no row of its port is
     /// left. One that is being deleted is let go even if its port lives on: it is a
     /// record, and is written anew.
     fn reckon_orphan(&mut self, name: &Arc<str>) {
-        let needed = self.leases.wanted.contains_key(name) && !self.leases.moving.contains(name);
+        let wanted = self.leases.wanted.contains_key(name) && !self.leases.moving.contains(name);
+        let needed = wanted || self.retention.kept.contains_key(name);
         let row = self.leases.rows.contains(name);
         let orphan = self.ips.get(name).filter(|ip| {
             let deleting = ip.meta.deleting_at.is_some();
@@ -400,8 +459,7 @@ impl World {
 
 /// Made for a pod's default interface or a node, and not kept by a user.
 fn is_ours(ip: &Ip) -> bool {
-    let reserved = ip.meta.labels.get(keys::IP_RESERVED_LABEL).is_some_and(|v| &**v == "true");
-    !reserved && !belongs_elsewhere(ip)
+    !retain::reserved(ip) && !belongs_elsewhere(ip)
 }
 
 /// Objects of attachments, virtual machines and virtual addresses belong to
@@ -417,7 +475,7 @@ fn belongs_elsewhere(ip: &Ip) -> bool {
     spec.pod_type == "VirtualMachine" || *ip.meta.name != *expected
 }
 
-fn fits(lease: &Lease, request: &Request) -> bool {
+pub(super) fn fits(lease: &Lease, request: &Request) -> bool {
     let family = match request.family {
         Some(Family::V4) => lease.v6.is_none(),
         Some(Family::V6) => lease.v4.is_none(),
@@ -427,5 +485,10 @@ fn fits(lease: &Lease, request: &Request) -> bool {
         && request.subnets.contains(&lease.subnet)
         && request.v4.is_none_or(|ip| lease.v4 == Some(ip))
         && request.v6.is_none_or(|ip| lease.v6 == Some(ip))
+        && (request.choices.is_empty()
+            || request.choices.iter().any(|choice| {
+                (choice.v4.is_none() || choice.v4 == lease.v4)
+                    && (choice.v6.is_none() || choice.v6 == lease.v6)
+            }))
         && request.mac.is_none_or(|wish| mac::parse(&lease.mac) == Some(wish))
 }

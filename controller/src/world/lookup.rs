@@ -7,7 +7,9 @@ use super::World;
 use crate::facts::{Kind, ObjectRef};
 use crate::io::Config;
 use crate::objects::{Object, StringMap};
-use crate::view::{LeaseState, NodeView, PodView, SubnetView, Usage, VpcView};
+use crate::view::{
+    IpPoolView, KeptView, LeaseState, NodeView, PodView, PoolUsage, SubnetView, Usage, VipView, VpcView,
+};
 
 impl World {
     pub(super) fn names(&self, kind: Kind) -> BTreeSet<ObjectRef> {
@@ -27,6 +29,15 @@ impl World {
             Kind::Subnet => cluster(&mut self.subnets.keys()),
             Kind::Vpc => cluster(&mut self.vpcs.keys()),
             Kind::Ip => cluster(&mut self.ips.keys()),
+            Kind::IpPool => cluster(&mut self.pools.objects.keys()),
+            Kind::Vip => cluster(&mut self.vips.objects.keys()),
+            Kind::StatefulSet | Kind::Deployment => self
+                .retention
+                .workloads
+                .keys()
+                .filter(|(of, ..)| *of == kind)
+                .map(|(_, ns, name)| ObjectRef::namespaced(kind, ns.clone(), name.clone()))
+                .collect(),
             Kind::Other(plural) => self
                 .others
                 .keys()
@@ -46,6 +57,12 @@ impl World {
             Kind::Subnet => Object::Subnet(self.subnets.get(name)?.clone()),
             Kind::Vpc => Object::Vpc(self.vpcs.get(name)?.object.clone()),
             Kind::Ip => Object::Ip(self.ips.get(name)?.clone()),
+            Kind::IpPool => Object::IpPool(self.pools.objects.get(name)?.clone()),
+            Kind::Vip => Object::Vip(self.vips.objects.get(name)?.clone()),
+            kind @ (Kind::StatefulSet | Kind::Deployment) => {
+                let key = (kind, object.namespace.clone(), name.clone());
+                Object::Workload(kind, self.retention.workloads.get(&key)?.clone())
+            }
             Kind::Other(plural) => Object::Other(
                 plural,
                 self.others.get(&(plural, object.namespace.clone(), name.clone()))?.clone(),
@@ -106,6 +123,26 @@ impl World {
     /// See [`crate::view::View::orphan_ip`].
     pub fn orphan_ip(&self, name: &str) -> Option<Arc<str>> {
         self.orphans.get(name).cloned()
+    }
+    /// See [`crate::view::View::ippool`].
+    pub fn ippool(&self, name: &str) -> Option<Arc<IpPoolView>> {
+        self.pools.views.get(name).cloned()
+    }
+    /// See [`crate::view::View::pool_usage`].
+    pub fn pool_usage(&self, name: &str) -> Arc<PoolUsage> {
+        self.pools.usage.get(name).cloned().unwrap_or_default()
+    }
+    /// See [`crate::view::View::namespace_pools`].
+    pub fn namespace_pools(&self, namespace: &str) -> Arc<Vec<Arc<str>>> {
+        self.pools.by_namespace.get(namespace).cloned().unwrap_or_default()
+    }
+    /// See [`crate::view::View::vip`].
+    pub fn vip(&self, name: &str) -> Option<Arc<VipView>> {
+        self.vips.views.get(name).cloned()
+    }
+    /// See [`crate::view::View::kept`].
+    pub fn kept(&self, port: &str) -> Option<Arc<KeptView>> {
+        self.retention.kept.get(port).cloned()
     }
     /// See [`crate::view::View::other`].
     pub fn other(&self, plural: &'static str, namespace: &str, name: &str) -> Option<Arc<str>> {

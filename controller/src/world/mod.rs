@@ -6,19 +6,25 @@
 //! projects to the same value), and the objects themselves for publish to compare
 //! with. Owned by the core, no locks, no I/O.
 
+mod ask;
 mod leases;
 mod lookup;
+mod pools;
 mod project;
 mod read;
 mod restore;
+mod retain;
 mod subnets;
 #[cfg(test)]
 mod tests;
 mod verify;
+mod vips;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+
+use crds::keys;
 
 use crate::facts::{Kind, ObjectRef};
 use crate::io::Config;
@@ -31,7 +37,18 @@ pub use restore::PortRow;
 
 /// Kinds that must have been listed once before anything is compiled. Kinds that
 /// this version does not act on may be missing from the API server.
-pub const NEEDED: [Kind; 6] = [Kind::Pod, Kind::Node, Kind::Namespace, Kind::Subnet, Kind::Vpc, Kind::Ip];
+pub const NEEDED: [Kind; 10] = [
+    Kind::Pod,
+    Kind::Node,
+    Kind::Namespace,
+    Kind::Subnet,
+    Kind::Vpc,
+    Kind::Ip,
+    Kind::IpPool,
+    Kind::Vip,
+    Kind::StatefulSet,
+    Kind::Deployment,
+];
 
 /// Usage of a subnet is projected at most this often: a burst of pods costs the
 /// subnet's status one patch a second, not one per pod.
@@ -59,6 +76,9 @@ pub struct World {
     subnet_views: ByName<Arc<SubnetView>>,
     vpcs: ByName<Stored<Vpc, VpcView>>,
     ips: ByName<Arc<Ip>>,
+    pools: pools::Pools,
+    vips: vips::Vips,
+    retention: retain::Retention,
     others: BTreeMap<OtherKey, Arc<Other>>,
 
     node_names: Arc<BTreeSet<Arc<str>>>,
@@ -97,6 +117,9 @@ impl World {
             subnet_views: BTreeMap::new(),
             vpcs: BTreeMap::new(),
             ips: BTreeMap::new(),
+            pools: pools::Pools::default(),
+            vips: vips::Vips::default(),
+            retention: retain::Retention::default(),
             others: BTreeMap::new(),
             node_names: Arc::default(),
             subnet_names: Arc::default(),
@@ -176,6 +199,9 @@ impl World {
                 }
             }
             Object::Ip(ip) => self.set_ip(ip),
+            Object::IpPool(pool) => self.set_pool(pool),
+            Object::Vip(vip) => self.set_vip(vip),
+            Object::Workload(kind, workload) => self.set_workload(kind, workload),
             Object::Other(plural, other) => {
                 let key = (plural, other.meta.namespace.clone(), other.meta.name.clone());
                 let uid = other.meta.uid.clone();
@@ -211,6 +237,11 @@ impl World {
                 self.changed.insert(ReadKey::Vpc(name.clone()));
             }
             Kind::Ip => self.remove_ip(name),
+            Kind::IpPool => self.remove_pool(name),
+            Kind::Vip => self.remove_vip(name),
+            kind @ (Kind::StatefulSet | Kind::Deployment) => {
+                self.remove_workload(&(kind, object.namespace.clone(), name.clone()));
+            }
             Kind::Other(plural) => {
                 self.others.remove(&(plural, object.namespace.clone(), name.clone()));
                 self.changed.insert(ReadKey::Other(plural, object.namespace.clone(), name.clone()));
@@ -255,8 +286,9 @@ impl World {
             let usage = self.ipam.usage(&subnet);
             if self.usage.get(&subnet).is_none_or(|old| **old != usage) {
                 self.usage.insert(subnet.clone(), Arc::new(usage));
-                self.changed.insert(ReadKey::Usage(subnet));
+                self.changed.insert(ReadKey::Usage(subnet.clone()));
             }
+            self.project_pool_usage(&subnet);
         }
     }
 
@@ -295,6 +327,9 @@ impl World {
         let (namespace, name) = (pod.meta.namespace.clone(), pod.meta.name.clone());
         let view = project::pod(&pod, unix_s);
         let old = self.stored_pod(&namespace, &name).map(|s| (s.view.clone(), s.object.meta.deleting_at));
+        let answers = |pod: &Pod| pod.meta.annotations.get(keys::AAPS).cloned();
+        let before = self.stored_pod(&namespace, &name).and_then(|s| answers(&s.object));
+        let now = answers(&pod);
         if let Some(at) = old.as_ref().and_then(|(_, at)| *at) {
             self.graces.remove(&(at, namespace.clone(), name.clone()));
         }
@@ -311,6 +346,9 @@ impl World {
             self.changed.insert(ReadKey::Pod(namespace.clone(), name.clone()));
             self.want_pod(&namespace, &name);
         }
+        if before.is_some() || now.is_some() {
+            self.note_answering(&namespace, &name, before.as_deref(), now.as_deref());
+        }
     }
 
     fn remove_pod(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
@@ -324,6 +362,9 @@ impl World {
         }
         self.changed.insert(ReadKey::Pod(namespace.clone(), name.clone()));
         self.want_pod(namespace, name);
+        if let Some(answering) = stored.object.meta.annotations.get(keys::AAPS) {
+            self.note_answering(namespace, name, Some(&**answering), None);
+        }
     }
 
     fn set_node(&mut self, node: Arc<Node>) {
@@ -402,7 +443,8 @@ impl World {
                 self.leases.queue(port);
             }
             self.usage.remove(&name);
-            self.changed.insert(ReadKey::Usage(name));
+            self.changed.insert(ReadKey::Usage(name.clone()));
+            self.project_pools(&name);
         }
         for (name, mut view) in std::mem::take(&mut views) {
             let old = self.subnet_views.get(&name);
@@ -423,7 +465,8 @@ impl World {
                     || old.spec.namespace_selectors != view.spec.namespace_selectors
             });
             self.subnet_views.insert(name.clone(), Arc::new(view));
-            self.changed.insert(ReadKey::Subnet(name));
+            self.changed.insert(ReadKey::Subnet(name.clone()));
+            self.project_pools(&name);
         }
         if names_changed {
             self.subnet_names = Arc::new(self.subnet_views.keys().cloned().collect());

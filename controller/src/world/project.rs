@@ -69,6 +69,7 @@ pub(crate) fn pod(pod: &Pod, unix_s: i64) -> PodView {
         terminating: pod.meta.deleting_at.is_some(),
         requests,
         owner: owner(&pod.meta),
+        kept: super::retain::annotations(&pod.meta),
     }
 }
 

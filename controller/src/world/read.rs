@@ -30,6 +30,16 @@ pub enum ReadKey {
     NamespaceSubnets(Arc<str>),
     /// [`crate::view::View::orphan_ip`].
     OrphanIp(Arc<str>),
+    /// [`crate::view::View::ippool`].
+    IpPool(Arc<str>),
+    /// [`crate::view::View::pool_usage`].
+    PoolUsage(Arc<str>),
+    /// [`crate::view::View::namespace_pools`].
+    NamespacePools(Arc<str>),
+    /// [`crate::view::View::vip`].
+    Vip(Arc<str>),
+    /// [`crate::view::View::kept`].
+    Kept(Arc<str>),
     /// [`crate::view::View::other`].
     Other(&'static str, Arc<str>, Arc<str>),
     /// [`crate::view::View::has_column`]: the schema as a whole, which changes
@@ -47,12 +57,17 @@ impl ReadKey {
             Self::Vpc(name) => UnitKey::Vpc(name.clone()),
             Self::Namespace(name) => UnitKey::Namespace(name.clone()),
             Self::OrphanIp(name) => UnitKey::Ip(name.clone()),
+            Self::IpPool(name) => UnitKey::IpPool(name.clone()),
+            Self::Vip(name) => UnitKey::Vip(name.clone()),
+            Self::Kept(port) => UnitKey::Kept(port.clone()),
             Self::Other(plural, namespace, name) => UnitKey::Other(plural, namespace.clone(), name.clone()),
             Self::Lease(_)
             | Self::Usage(_)
             | Self::NodeNames
             | Self::SubnetNames
             | Self::NamespaceSubnets(_)
+            | Self::PoolUsage(_)
+            | Self::NamespacePools(_)
             | Self::Schema => return None,
         })
     }

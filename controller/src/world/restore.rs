@@ -34,10 +34,14 @@ impl World {
     /// each the living go before leftovers.
     pub fn restore_leases(&mut self, rows: &[PortRow]) {
         (self.leases.started, self.leases.stale) = (true, false);
+        self.restore_vips();
         let wanted = |port: &Arc<str>| self.leases.wanted.contains_key(port);
         let mut order: Vec<Lease> = Vec::new();
         for (port, owner) in &self.leases.wanted {
             order.extend(self.owner_meta(owner).and_then(|meta| of_annotations(port, meta)));
+        }
+        for vip in self.vips.objects.values().filter(|vip| !self.vips.used_by.contains_key(&vip.meta.name)) {
+            order.extend(self.vip_told(vip));
         }
         for alive in [true, false] {
             let rows = rows.iter().filter(|row| wanted(&row.name) == alive);
@@ -45,6 +49,10 @@ impl World {
             let ips = self.ips.values().filter(|ip| wanted(&ip.meta.name) == alive);
             order.extend(ips.filter_map(|ip| self.of_ip(ip)));
         }
+        order.retain(|lease| {
+            let vip = self.vip_of_port(&lease.port);
+            vip.is_none_or(|vip| !self.vips.used_by.contains_key(vip))
+        });
         let before: BTreeMap<Arc<str>, Arc<Lease>> =
             self.ipam.leases().map(|lease| (lease.port.clone(), lease.clone())).collect();
         for port in before.keys() {
@@ -105,7 +113,7 @@ impl World {
     }
 }
 
-fn lease(port: Arc<str>, subnet: &str, ips: &str, more: &str, mac: &str) -> Option<Lease> {
+pub(super) fn lease(port: Arc<str>, subnet: &str, ips: &str, more: &str, mac: &str) -> Option<Lease> {
     let (a, b) = (net::parse_dual_ips(ips).ok()?, net::parse_dual_ips(more).ok()?);
     let (v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>) = (a.v4.or(b.v4), a.v6.or(b.v6));
     let complete = (v4.is_some() || v6.is_some()) && mac::parse(mac).is_some() && !subnet.is_empty();

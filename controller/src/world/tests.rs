@@ -107,7 +107,8 @@ fn ip(port: &str, pod: &str, address: &str) -> Object {
         mac_address: "02:00:00:00:00:01".into(),
         ..IpSpec::default()
     };
-    Object::Ip(Arc::new(Custom { meta: meta(port), spec, status: () }))
+    let meta = Meta { finalizers: vec![keys::FINALIZER.into()], ..meta(port) };
+    Object::Ip(Arc::new(Custom { meta, spec, status: () }))
 }
 
 fn world(objects: Vec<Object>) -> World {

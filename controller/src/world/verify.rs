@@ -2,9 +2,10 @@
 //! same objects once. Leases are no function of objects: what exists already is the
 //! truth about them, so they are not made anew.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::leases::Owner;
 use super::{Stored, World};
 use crate::facts::Kind;
 use crate::verify::Differences;
@@ -26,6 +27,7 @@ impl World {
             units.extend(UnitKey::of(&object));
         }
         units.extend(self.orphans.keys().map(|name| UnitKey::Ip(name.clone())));
+        units.extend(self.retention.kept.keys().map(|port| UnitKey::Kept(port.clone())));
         units
     }
 
@@ -59,7 +61,14 @@ impl World {
         found.same(|| "names of subnets".into(), &self.subnet_names, &fresh.subnet_names);
         found.same(|| "addresses of nodes".into(), &self.node_ips, &fresh.node_ips);
         found.same(|| "checksums".into(), &self.sums, &fresh.sums);
-        found.same(|| "ports wanted".into(), &self.leases.wanted, &fresh.leases.wanted);
+        // Who carries a Vip is known from leases, so a Vip may not want its port here.
+        let wanted = |world: &World| -> BTreeMap<Arc<str>, Owner> {
+            let all = world.leases.wanted.iter().filter(|(_, owner)| !matches!(owner, Owner::Vip(_)));
+            all.map(|(port, owner)| (port.clone(), owner.clone())).collect()
+        };
+        found.same(|| "ports wanted".into(), &wanted(self), &wanted(&fresh));
+        found.maps("IPPool", &self.pools.views, &fresh.pools.views);
+        found.maps("IPPools of namespace", &self.pools.by_namespace, &fresh.pools.by_namespace);
         if self.usage_settled() {
             for (subnet, kept) in &self.usage {
                 found.same(|| format!("usage of {subnet}"), &**kept, &self.ipam.usage(subnet));

@@ -15,6 +15,10 @@ object! {
         pub namespaces: Vec<String>,
         /// Keep an address set with the pool's addresses.
         pub enable_address_set: bool,
+        /// Most addresses in use at once; 0 is no limit.
+        pub size: u32,
+        /// Choose addresses of the subnet until there are `size`, and write them to `ips`.
+        pub pre_allocate: bool,
     }
 }
 

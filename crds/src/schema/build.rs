@@ -61,11 +61,6 @@ impl Schema {
         self.with("not", json!({ "enum": values }))
     }
 
-    /// Shortest list.
-    pub(crate) fn min_items(self, items: u32) -> Self {
-        self.with("minItems", items)
-    }
-
     /// A list without duplicates, merged element by element.
     pub(crate) fn set(self) -> Self {
         self.with("x-kubernetes-list-type", "set")

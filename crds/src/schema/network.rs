@@ -144,13 +144,18 @@ pub(super) fn ippool() -> Definition {
     let spec = object([
         ("subnet", text().about("Subnet the addresses are of.").immutable()),
         ("namespaces", texts().set().about("Pods of these namespaces must use the pool.")),
-        ("ips", texts().set().min_items(1).about("Addresses, ranges a..b or CIDRs.")),
+        ("ips", texts().set().about("Addresses, ranges a..b or CIDRs. May be empty with preAllocate.")),
+        ("size", int().range(0, 4_294_967_295).about("Most addresses in use at once; 0 is no limit.")),
+        (
+            "preAllocate",
+            flag().about("Choose free addresses of the subnet until there are size, and write them to ips."),
+        ),
         (
             "enableAddressSet",
             flag().default(false).about("Keep an OVN address set with the pool's addresses."),
         ),
     ])
-    .required(&["subnet", "ips"]);
+    .required(&["subnet"]);
     let status = object([
         ("conditions", conditions()),
         ("v4AvailableIPs", number()),

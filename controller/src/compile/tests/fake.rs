@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use crate::io::Config;
 use crate::objects::StringMap;
-use crate::view::{Lease, LeaseState, NodeView, PodView, SubnetView, UnitKey, Usage, View, VpcView};
+use crate::view::{
+    IpPoolView, KeptView, Lease, LeaseState, NodeView, PodView, PoolUsage, SubnetView, UnitKey, Usage, View,
+    VipView, VpcView,
+};
 
 /// Which families the cluster has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +73,9 @@ pub(crate) struct Cluster {
     pub(crate) bindings: BTreeMap<Arc<str>, Arc<Vec<Arc<str>>>>,
     pub(crate) leases: BTreeMap<Arc<str>, LeaseState>,
     pub(crate) usage: BTreeMap<Arc<str>, Arc<Usage>>,
+    pub(crate) pools: BTreeMap<Arc<str>, Arc<IpPoolView>>,
+    pub(crate) vips: BTreeMap<Arc<str>, Arc<VipView>>,
+    pub(crate) kept: BTreeMap<Arc<str>, Arc<KeptView>>,
     pub(crate) orphans: BTreeMap<Arc<str>, Arc<str>>,
     pub(crate) others: BTreeMap<&'static str, Arc<str>>,
 }
@@ -87,8 +93,11 @@ impl Cluster {
             bindings: [("web".into(), Arc::new(vec!["ovn-default".into()]))].into(),
             leases: BTreeMap::new(),
             usage: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            vips: BTreeMap::new(),
+            kept: BTreeMap::new(),
             orphans: BTreeMap::new(),
-            others: [("ippools", "pool-uid".into()), ("bgp-confs", "bgp-uid".into())].into(),
+            others: [("vlans", "vlan-uid".into()), ("bgp-confs", "bgp-uid".into())].into(),
         };
         let vpc = VpcView { uid: "vpc-uid".into(), ..VpcView::default() };
         cluster.vpcs.insert("ovn-cluster".into(), Arc::new(vpc));
@@ -114,6 +123,7 @@ impl Cluster {
             terminating: false,
             requests: StringMap::new(),
             owner: None,
+            kept: StringMap::new(),
         };
         cluster.pods.insert(("web".into(), "a-0".into()), Arc::new(pod));
         cluster.hold("a-0.web", "ovn-default", families.v4("10.16.0.5"), families.v6("fd00:10:16::5"), 5);
@@ -246,6 +256,21 @@ impl View for Cluster {
     }
     fn other(&self, plural: &'static str, _: &str, name: &str) -> Option<Arc<str>> {
         self.others.get(plural).filter(|_| name != "gone").cloned()
+    }
+    fn ippool(&self, name: &str) -> Option<Arc<IpPoolView>> {
+        self.pools.get(name).cloned()
+    }
+    fn pool_usage(&self, _: &str) -> Arc<PoolUsage> {
+        Arc::default()
+    }
+    fn namespace_pools(&self, _: &str) -> Arc<Vec<Arc<str>>> {
+        Arc::default()
+    }
+    fn vip(&self, name: &str) -> Option<Arc<VipView>> {
+        self.vips.get(name).cloned()
+    }
+    fn kept(&self, port: &str) -> Option<Arc<KeptView>> {
+        self.kept.get(port).cloned()
     }
     fn has_column(&self, _: &str, _: &str) -> bool {
         true

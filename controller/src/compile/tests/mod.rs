@@ -47,7 +47,7 @@ fn a_unit_whose_object_is_gone_states_nothing() {
         UnitKey::Ip("a-0.web".into()),
         UnitKey::Subnet("gone".into()),
         UnitKey::Vpc("gone".into()),
-        UnitKey::Other("vips", "".into(), "gone".into()),
+        UnitKey::Other("vlans", "".into(), "gone".into()),
     ] {
         assert_eq!(compile(&cluster, &unit), Facts::default(), "{unit:?}");
     }
@@ -167,7 +167,7 @@ fn subnets_and_vpcs_of_users_say_that_they_are_not_acted_on() {
     for unit in [
         UnitKey::Subnet("sub1".into()),
         UnitKey::Vpc("vpc-1".into()),
-        UnitKey::Other("ippools", "".into(), "p1".into()),
+        UnitKey::Other("vlans", "".into(), "p1".into()),
         UnitKey::Other("bgp-confs", "".into(), "b1".into()),
     ] {
         let facts = compile(&cluster, &unit);
