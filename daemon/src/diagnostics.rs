@@ -6,6 +6,8 @@
 //! - `explain {"kind": "Pod", "namespace", "name"}` → the pod as watched, what
 //!   an ADD would make of it or waits for, and its interfaces in the switch.
 //!   `{"kind": "Subnet" | "Node", "name"}` → the object as watched.
+//! - `log {"filter": "info,daemon=debug"}` → the log's filter from now on; without `filter` only what it is, with an
+//!   empty one back to that of the start.
 //! - `subscribe_changes` → notifications `changes`; `unsubscribe_changes [id]`.
 
 use std::sync::Arc;
@@ -41,6 +43,12 @@ pub struct Source {
     pub plugger: Arc<Plugger>,
     /// The feed.
     pub changes: Changes,
+}
+
+#[derive(Deserialize)]
+struct Log {
+    #[serde(default)]
+    filter: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -148,6 +156,16 @@ pub fn module(source: Source) -> Result<Methods, jsonrpsee::core::RegisterMethod
     module.register_method("explain", |params, source, _| {
         let asked: Explain = params.parse()?;
         source.explain(&asked)
+    })?;
+    module.register_method("log", |params, _, _| {
+        let asked: Log = params.parse()?;
+        let filter = match asked.filter {
+            None => Ok(crate::logs::filter()),
+            Some(text) => crate::logs::set_filter(&text),
+        };
+        filter
+            .map(|filter| json!({"filter": filter}))
+            .map_err(|why| ErrorObjectOwned::owned(INVALID_PARAMS, why, None::<()>))
     })?;
     module.register_subscription(
         "subscribe_changes",

@@ -88,6 +88,9 @@ pub struct Flags {
     /// Its name in the runtime's folder.
     #[arg(long, default_value = "01-kube-ovn.conflist")]
     pub cni_conf_name: String,
+    /// Folder of the runtime's plugins (Weir's addition).
+    #[arg(long, default_value = "/opt/cni/bin")]
+    pub cni_bin_dir: PathBuf,
     /// Tunnel interface: a name, or regular expressions separated by commas.
     #[arg(long, default_value = "")]
     pub iface: String,
@@ -226,6 +229,11 @@ pub struct Flags {
     /// fatal (Weir's addition).
     #[arg(long, value_parser = go_bool, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub check: bool,
+    /// Take everything of ours off this node and exit: rules, sets, routes, ports, bridges, configuration. Interfaces
+    /// get their addresses back; what others made stays (Weir's addition).
+    #[arg(long, value_parser = go_bool, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub cleanup: bool,
+
     /// Socket of the JSON-RPC diagnostics (Weir's addition).
     #[arg(long, default_value = "/run/kube-ovn/daemon.sock")]
     pub diagnostics_socket: PathBuf,

@@ -1,10 +1,10 @@
 //! Probes and metrics over HTTP, port 10665 (node contract §4.13).
 //!
-//! `/livez` and `/healthz` dial the CNI socket, which notices a deleted socket
-//! file; `/readyz` names what is missing; `/metrics` when enabled.
+//! `/livez` and `/healthz` make a call on the CNI socket, which notices a server that
+//! hangs and a deleted socket file; `/readyz` names what is missing; `/metrics` when enabled.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, UnixStream};
 
 use crate::flags::Flags;
@@ -20,8 +21,8 @@ use crate::gateway::Counters;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 
-/// How long the CNI socket may take to accept.
-const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the CNI socket may take to answer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the handlers look at.
 #[derive(Clone)]
@@ -47,10 +48,26 @@ pub fn router(health: Health) -> Router {
 }
 
 async fn live(State(health): State<Health>) -> Response {
-    match tokio::time::timeout(DIAL_TIMEOUT, UnixStream::connect(&health.socket)).await {
-        Ok(Ok(_)) => "ok".into_response(),
+    match tokio::time::timeout(CALL_TIMEOUT, call(&health.socket)).await {
+        Ok(Ok(())) => "ok".into_response(),
         Ok(Err(error)) => unavailable(format!("the CNI socket {}: {error}", health.socket.display())),
-        Err(_) => unavailable(format!("the CNI socket {} does not accept", health.socket.display())),
+        Err(_) => unavailable(format!("the CNI socket {} does not answer", health.socket.display())),
+    }
+}
+
+/// Asks the CNI server for its status, as a CNI executable would. Any answer is a sign of life: whether pods can be
+/// plugged is the question of `/readyz`.
+async fn call(socket: &Path) -> std::io::Result<()> {
+    let stream = UnixStream::connect(socket).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
+    let request = hyper::Request::get(cni::api::STATUS_PATH)
+        .header(hyper::header::HOST, "localhost")
+        .body(axum::body::Body::empty())
+        .map_err(std::io::Error::other)?;
+    tokio::select! {
+        answer = sender.send_request(request) => answer.map(drop).map_err(std::io::Error::other),
+        ended = connection => Err(std::io::Error::other(format!("it closed the connection: {ended:?}"))),
     }
 }
 

@@ -18,6 +18,7 @@
 
 pub mod attachments;
 pub mod changes;
+pub mod cleanup;
 pub mod diagnostics;
 pub mod firewall;
 pub mod flags;
@@ -26,7 +27,9 @@ pub mod health;
 pub mod hostloop;
 pub mod hostnet;
 pub mod install;
+pub mod keep;
 pub mod kube;
+pub mod logs;
 pub mod metrics;
 pub mod mirror;
 pub mod netlink;

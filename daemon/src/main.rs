@@ -4,14 +4,15 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use daemon::flags::Flags;
-use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    start_logs(&flags);
+    daemon::logs::start(&flags);
     let check = flags.check;
     let outcome = if flags.install_cni_config {
         daemon::run::prepare_node(&flags)
+    } else if flags.cleanup {
+        return clean_up(&flags);
     } else {
         // Two threads serve a full node; more would only cost memory.
         tokio::runtime::Builder::new_multi_thread()
@@ -36,24 +37,26 @@ fn main() -> ExitCode {
     }
 }
 
-/// Logs go to standard error: `WEIR_LOG` filters, `WEIR_LOG_FORMAT=json` makes
-/// them objects, klog's `-v` of 4 and more shows debug messages.
-fn start_logs(flags: &Flags) {
-    let default = match flags.klog.verbosity {
-        0..=3 => "info",
-        4..=5 => "info,daemon=debug,ovsdb=debug",
-        _ => "info,daemon=trace,ovsdb=trace",
+/// `--cleanup`: for a person, who reads standard output.
+fn clean_up(flags: &Flags) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!("{error}");
+            return ExitCode::FAILURE;
+        }
     };
-    let filter = std::env::var("WEIR_LOG").or_else(|_| std::env::var("RUST_LOG"));
-    let filter =
-        filter.ok().and_then(|text| EnvFilter::try_new(text).ok()).unwrap_or_else(|| EnvFilter::new(default));
-    let logs = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(daemon::metrics::CountingWriter)
-        .with_ansi(false);
-    if std::env::var("WEIR_LOG_FORMAT").as_deref() == Ok("json") {
-        logs.json().flatten_event(true).init();
-    } else {
-        logs.init();
+    let cleaned = runtime.block_on(async {
+        let host = daemon::hostnet::HostNet::own().await?;
+        daemon::cleanup::run(flags, host).await
+    });
+    match cleaned {
+        Ok(done) if done.is_empty() => println!("nothing of ours is on this node"),
+        Ok(done) => done.iter().for_each(|line| println!("{line}")),
+        Err(error) => {
+            eprintln!("{error:#}");
+            return ExitCode::FAILURE;
+        }
     }
+    ExitCode::SUCCESS
 }

@@ -11,7 +11,6 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +34,7 @@ use crate::node::{Initialiser, Inputs};
 use crate::ovs::Ovs;
 use crate::plug::{Locks, Patience, Plugger};
 use crate::readiness::Readiness;
-use crate::{diagnostics, health, install, mirror, preflight, server, socket};
+use crate::{diagnostics, health, install, keep, mirror, preflight, server, socket};
 
 /// Changes of the host's network that a slow reader may lag behind.
 const CHANGES: usize = 1024;
@@ -104,14 +103,11 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     let readiness = Readiness { cluster, ovs, node: status, host_applied };
 
     // Sockets are bound before addresses move between interfaces.
-    let (cni_listener, _cni_file) =
+    let bound =
         socket::bind(&flags.bind_socket).with_context(|| format!("bind {}", flags.bind_socket.display()))?;
     let api = server::Api { plugger: plugger.clone(), readiness: readiness.clone(), changes: feed.clone() };
-    let stop = cancel.clone();
     let mut servers = JoinSet::new();
-    servers.spawn(async move {
-        axum::serve(cni_listener, server::router(api)).with_graceful_shutdown(stop.cancelled_owned()).await
-    });
+    servers.spawn(keep::serve(flags.bind_socket.clone(), bound, server::router(api), cancel.clone()));
     let health = health::Health {
         socket: flags.bind_socket.clone(),
         readiness: readiness.clone(),
@@ -174,7 +170,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     tasks.spawn(host_loop.run(cancel.clone()));
     tasks.spawn(mirror::keep_ports(plugger.clone(), flags.clone(), changes.subscribe(), cancel.clone()));
     tasks.spawn(hostloop::clean_lost(plugger, changes.subscribe(), feed, cancel.clone()));
-    tasks.spawn(roll_out_conflist(flags.clone(), readiness, cancel.clone()));
+    tasks.spawn(keep::conflist(flags.clone(), readiness, cancel.clone()));
 
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let ended = tokio::select! {
@@ -221,7 +217,8 @@ pub async fn check(flags: Flags) -> anyhow::Result<()> {
     let _ = tokio::time::timeout(GRACE, subnets.wait_for(|subnets| subnets.synced)).await;
     let tunnel = ovs_tunnel(&ovs, &host).await;
     let wants_ipv6 = preflight::wants_ipv6(&flags, &cluster);
-    let facts = preflight::gather(&ovs, &host, kube.as_ref().ok(), tunnel, wants_ipv6).await;
+    let facts =
+        preflight::gather(&flags.cni_conf_dir, &ovs, &host, kube.as_ref().ok(), tunnel, wants_ipv6).await;
     let findings = preflight::check(&facts, &flags);
     cancel.cancel();
     let mut out = std::io::stdout().lock();
@@ -266,34 +263,6 @@ async fn monitor(host: HostNet, changes: broadcast::Sender<Change>) {
     }
 }
 
-/// The conflist tells kubelet that the node's network is ready, so it comes
-/// last; a changed one replaces its predecessor.
-async fn roll_out_conflist(flags: Arc<Flags>, readiness: Readiness, cancel: CancellationToken) {
-    tokio::select! {
-        () = cancel.cancelled() => return,
-        () = readiness.ready() => {}
-    }
-    loop {
-        let installed =
-            install::conflist::content(&flags.cni_conf_file, &flags.bind_socket).and_then(|content| {
-                install::conflist::install(&flags.cni_conf_dir, &flags.cni_conf_name, &content)
-            });
-        match installed {
-            Ok(outcome) => {
-                tracing::info!(?outcome, name = flags.cni_conf_name, "the network configuration is in place");
-                return;
-            }
-            Err(error) => {
-                tracing::warn!(error = %error, "the network configuration can't be installed; trying again")
-            }
-        }
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = tokio::time::sleep(Duration::from_secs(10)) => {}
-        }
-    }
-}
-
 /// `--install-cni-config`, run by an init container: plugins next to this
 /// executable go to the node's plugin folder, forwarding is turned on. The
 /// network configuration itself follows when the agent can serve.
@@ -304,7 +273,7 @@ pub fn prepare_node(flags: &Flags) -> anyhow::Result<()> {
     let executable = std::env::current_exe().context("where this executable is")?;
     let source = executable.parent().context("this executable has no folder")?;
     let pod_ips = flags.env.pod_ips.as_deref().or(flags.env.pod_ip.as_deref()).unwrap_or_default();
-    let done = install::prepare_node(source, Path::new(install::PLUGIN_FOLDER), pod_ips)
+    let done = install::prepare_node(source, &flags.cni_bin_dir, pod_ips)
         .with_context(|| format!("install plugins from {}", source.display()))?;
     for line in done {
         tracing::info!("{line}");

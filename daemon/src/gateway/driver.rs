@@ -206,6 +206,30 @@ impl Gateway {
         }
     }
 
+    /// Whether the host has no chain, rule or set of ours, in either kind of iptables.
+    ///
+    /// # Errors
+    /// When the host can't be read.
+    pub async fn is_clean(&self) -> Result<bool> {
+        if !self.read_sets().await?.0.ours.is_empty() {
+            return Ok(false);
+        }
+        for backend in [Backend::Nft, Backend::Legacy] {
+            if backend == Backend::Legacy && !self.legacy_in_use {
+                continue;
+            }
+            for family in BOTH {
+                let Ok(saved) = self.tools.run(&backend.program(family, "save"), &[], None).await else {
+                    continue;
+                };
+                if !diff(&rules::unwanted(family), &parse_rules(&saved), &Learned::default()).is_empty() {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
     async fn observe(&mut self, inputs: &Inputs) -> Result<Observed> {
         let (sets, proxy_sets) = self.read_sets().await?;
         self.proxy_sets = proxy_sets;

@@ -22,9 +22,6 @@ pub use sysctl::{enable_forwarding, loosen_reverse_path};
 
 use crate::firewall::Family;
 
-/// Where plugins are expected inside the agent's pods.
-pub const PLUGIN_FOLDER: &str = "/opt/cni/bin";
-
 /// Installs the plugins from `source` into `plugins` and turns forwarding on for the families in `pod_ips`
 /// (the environment variable `POD_IPS`). Returns what was done, for the log.
 ///

@@ -95,6 +95,20 @@ impl Initialiser {
         }
     }
 
+    /// The node is left for good: a NIC that we moved goes home. Its name, if there was one.
+    ///
+    /// # Errors
+    /// When a step fails; the journal is still there then, and it can be called again.
+    pub async fn leave(&self) -> Result<Option<String>, NotYet> {
+        let view = self.inputs.ovs.view();
+        let Some(journal) = Journal::read(&view, &self.inputs.flags.dpdk_tunnel_iface) else {
+            return Ok(None);
+        };
+        let host = self.host_view().await?;
+        self.restore(&host, &journal, &self.inputs.flags.dpdk_tunnel_iface).await?;
+        Ok(Some(journal.nic))
+    }
+
     async fn restore(&self, host: &HostView, journal: &Journal, bridge: &str) -> Result<(), NotYet> {
         let Some(nic) = host.link(&journal.nic) else {
             return Err(no_link(&Wish::Named(journal.nic.clone())));

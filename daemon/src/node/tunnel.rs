@@ -82,6 +82,24 @@ pub fn wish(flags: &Flags, node: Option<&NodeFacts>) -> Result<Wish, NotYet> {
     })
 }
 
+/// Links that an expression must not choose, whatever it says: the loopback, our own and OVS's, and those on which
+/// kube-proxy and the node-local DNS cache keep addresses that exist on every node.
+fn never_carries_tunnels(link: &Link) -> bool {
+    const NAMES: [&str; 8] = [
+        "lo",
+        "ovn0",
+        "ovnext0",
+        "mirror0",
+        "kube-ipvs0",
+        "nodelocaldns",
+        "genev_sys_6081",
+        "vxlan_sys_4789",
+    ];
+    // Pods' ends of our veth pairs and OVS's own devices.
+    let ours = link.name.ends_with("_h") || link.name.starts_with("ovs-") || link.name == crate::ovs::BR_INT;
+    NAMES.contains(&link.name.as_str()) || ours
+}
+
 /// The link that a wish means: an exact name, else the first link in kernel
 /// order that one of the expressions matches.
 pub fn find_link<'a>(host: &'a HostView, wish: &Wish) -> Option<&'a Link> {
@@ -94,7 +112,8 @@ pub fn find_link<'a>(host: &'a HostView, wish: &Wish) -> Option<&'a Link> {
                 .filter(|pattern| !pattern.is_empty())
                 .filter_map(|pattern| Regex::new(&format!("^(?:{pattern})$")).ok())
                 .collect();
-            host.links.iter().find(|link| patterns.iter().any(|pattern| pattern.is_match(&link.name)))
+            let named = |link: &&Link| patterns.iter().any(|pattern| pattern.is_match(&link.name));
+            host.links.iter().filter(|link| !never_carries_tunnels(link)).find(named)
         }),
     }
 }
@@ -250,6 +269,12 @@ mod tests {
         assert_eq!(named("bond.*,eth[1-9]").as_deref(), Some("eth1"));
         assert_eq!(named("eth").as_deref(), None);
         assert_eq!(named("(").as_deref(), None);
+        let mut host = host;
+        host.links.insert(0, link(9, "kube-ipvs0", 1500));
+        host.links.insert(0, link(8, "ovn0", 1400));
+        host.links.insert(0, link(7, "abc123_h", 1400));
+        let any = find_link(&host, &Wish::Named(".*".into())).map(|link| link.name.clone());
+        assert_eq!(any.as_deref(), Some("eth0"), "never the loopback, our own links or kube-proxy's");
     }
 
     #[test]

@@ -94,6 +94,28 @@ pub fn ensure(
     Ok(operations)
 }
 
+/// Takes the mirror away that copies to `output`; a mirror of that name with another output is somebody else's.
+pub fn remove(view: &View, bridge: &str, output: &str) -> Vec<Operation> {
+    let (Some(row), Some(output)) = (view.bridge(bridge), view.port(output).map(|port| port.uuid)) else {
+        return Vec::new();
+    };
+    let ours: Vec<Uuid> = row
+        .get("mirrors")
+        .into_iter()
+        .flat_map(Value::set_uuids)
+        .filter(|uuid| {
+            view.mirror(uuid).is_some_and(|mirror| {
+                let copies = mirror.get("output_port").into_iter().flat_map(Value::set_uuids);
+                mirror.str("name") == Some(NAME) && copies.into_iter().any(|port| port == output)
+            })
+        })
+        .collect();
+    if ours.is_empty() {
+        return Vec::new();
+    }
+    vec![Operation::mutate("Bridge").by_uuid(row.uuid).delete_set("mirrors", Value::uuids(ours)).build()]
+}
+
 #[cfg(test)]
 #[path = "mirror_tests.rs"]
 mod tests;

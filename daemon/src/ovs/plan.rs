@@ -92,6 +92,22 @@ pub fn ask_for_applying(view: &View) -> Option<Operation> {
     )
 }
 
+/// Takes keys of `Open_vSwitch:external_ids` away.
+///
+/// # Errors
+/// Without a root row.
+pub fn delete_root_external_ids(view: &View, keys: &[&str]) -> Result<Vec<Operation>, PlanError> {
+    let root = view.root().ok_or(PlanError::NoRoot)?;
+    let there: Vec<&str> =
+        keys.iter().copied().filter(|key| root.map_get("external_ids", key).is_some()).collect();
+    if there.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(vec![
+        Operation::mutate("Open_vSwitch").by_uuid(root.uuid).delete_map_keys("external_ids", there).build(),
+    ])
+}
+
 /// Makes a bridge with its local port.
 ///
 /// # Errors

@@ -26,6 +26,7 @@ pub fn check(facts: &Facts, flags: &Flags) -> Vec<Finding> {
     findings.extend(switch(facts, flags));
     findings.extend(kernel(facts, flags));
     findings.extend(tunnel(facts, flags));
+    findings.extend(configuration(facts, flags));
     if let Some(ahead) = facts.clock_ahead.filter(|ahead| ahead.abs() > CLOCK_TOLERANCE) {
         let side = if ahead > 0 { "ahead of" } else { "behind" };
         findings.push(finding(
@@ -72,6 +73,26 @@ pub fn contradictions(flags: &Flags) -> Vec<Finding> {
         fatal(
             format!("--cni-conf-name={:?} is a path", flags.cni_conf_name),
             "give the file's name here and its folder by --cni-conf-dir",
+        );
+    }
+    if !flags.cni_conf_name.ends_with(".conflist") {
+        fatal(
+            format!("--cni-conf-name={:?} does not end in .conflist", flags.cni_conf_name),
+            "runtimes read a list of plugins only from a file of that ending",
+        );
+    }
+    for text in flags.iface.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+        if regex::Regex::new(&format!("^(?:{text})$")).is_err() {
+            fatal(
+                format!("--iface={}: {text:?} is no regular expression", flags.iface),
+                "name an interface, or expressions separated by commas",
+            );
+        }
+    }
+    if flags.bind_socket == flags.diagnostics_socket {
+        fatal(
+            format!("--bind-socket and --diagnostics-socket are both {}", flags.bind_socket.display()),
+            "two servers can't share a socket",
         );
     }
     let mut warn = |problem: String, remedy: &str| {
@@ -243,6 +264,23 @@ fn kernel(facts: &Facts, flags: &Flags) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// Runtimes take the first configuration of their folder by name.
+fn configuration(facts: &Facts, flags: &Flags) -> Option<Finding> {
+    let first = facts.configurations.first().filter(|first| **first < flags.cni_conf_name)?;
+    (!flags.non_primary_cni_mode).then(|| {
+        finding(
+            "cni",
+            Severity::Warning,
+            format!(
+                "{} comes before {}: the runtime takes the first, and new pods go to that network",
+                flags.cni_conf_dir.join(first).display(),
+                flags.cni_conf_name
+            ),
+            "remove that file once the other network is gone, or set --cni-conf-name to an earlier name",
+        )
+    })
 }
 
 fn tunnel(facts: &Facts, flags: &Flags) -> Vec<Finding> {

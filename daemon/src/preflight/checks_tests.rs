@@ -16,6 +16,7 @@ fn good() -> Facts {
         }),
         ovn_controller: Some("25.03.0".into()),
         modules: gather::modules_for_tests(true),
+        configurations: Vec::new(),
         sysctls: [
             ("net/ipv4/ip_forward", "1"),
             ("net/ipv6/conf/all/forwarding", "1"),
@@ -105,7 +106,7 @@ fn flags_that_contradict_each_other() {
         (vec!["--mirror-iface="], Fatal),
         (vec!["--dpdk-tunnel-iface=ovn0"], Fatal),
         (vec!["--mtu=500"], Fatal),
-        (vec!["--cni-conf-name=a/b"], Fatal),
+        (vec!["--cni-conf-name=a/b.conflist"], Fatal),
         (vec!["--set-vxlan-tx-off=true"], Warning),
         (vec!["--non-primary-cni-mode=true", "--clamp-mss=true"], Warning),
     ] {
@@ -135,5 +136,28 @@ fn modules_are_found_loaded_built_in_or_loadable() {
     let modules = gather::modules(root.path());
     for (name, there) in [("openvswitch", true), ("sch_htb", true), ("geneve", true), ("vxlan", false)] {
         assert_eq!(modules.get(name), Some(&there), "{name}");
+    }
+}
+
+#[test]
+fn an_earlier_network_configuration_wins_and_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["01-kube-ovn.conflist", "00-old.conf", "00.bak", "99-x.json"] {
+        std::fs::write(folder.path().join(name), "").unwrap();
+    }
+    let names = gather::read_configurations(folder.path());
+    assert_eq!(names, ["00-old.conf", "01-kube-ovn.conflist", "99-x.json"]);
+    let facts = Facts { configurations: names, ..Facts::default() };
+    let told = |flags: &Flags| check(&facts, flags).into_iter().any(|finding| finding.check == "cni");
+    assert!(told(&Flags::parse_from(["x"])));
+    assert!(!told(&Flags::parse_from(["x", "--non-primary-cni-mode"])), "the other one is meant to be first");
+    assert!(!told(&Flags::parse_from(["x", "--cni-conf-name=00-kube-ovn.conflist"])));
+}
+
+#[test]
+fn flags_that_can_not_be_meant_are_fatal() {
+    for argument in ["--iface=eth[", "--cni-conf-name=x.conf", "--bind-socket=/run/kube-ovn/daemon.sock"] {
+        let found = contradictions(&Flags::parse_from(["x", argument]));
+        assert!(found.iter().any(|finding| finding.severity == Severity::Fatal), "{argument}");
     }
 }

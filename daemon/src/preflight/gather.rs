@@ -38,8 +38,9 @@ const COLUMNS: [(&str, &str); 6] = [
 ];
 
 /// Looks at everything. `tunnel` (link and address) and `wants_ipv6` are what the caller knows of the node; `client` gives
-/// the API server's clock.
+/// the API server's clock, `configurations` is the runtime's folder.
 pub async fn gather(
+    configurations: &Path,
     ovs: &Ovs,
     host: &HostNet,
     client: Option<&kube::Client>,
@@ -57,6 +58,7 @@ pub async fn gather(
     };
     let sysctls = host.namespace.run_async(read_sysctls).await.unwrap_or_default();
     Facts {
+        configurations: read_configurations(configurations),
         switch: (connected && view.is_connected()).then(|| describe(&view)),
         ovn_controller: ovn_version().await,
         modules: modules(Path::new("/")),
@@ -70,6 +72,20 @@ pub async fn gather(
         },
         wants_ipv6,
     }
+}
+
+/// Names that a runtime reads, in its order: libcni takes `.conf`, `.conflist` and `.json`.
+pub(super) fn read_configurations(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| {
+            let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
+            matches!(extension, Some("conf" | "conflist" | "json"))
+        })
+        .collect();
+    names.sort();
+    names
 }
 
 fn describe(view: &View) -> Switch {

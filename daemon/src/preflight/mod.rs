@@ -40,7 +40,8 @@ pub enum Severity {
 /// Something that is not as it has to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at: `modules`, `ovs`, `ovn`, `sysctls`, `ipv6`, `mtu`, `clock`, `programs`, `flags`.
+    /// What was looked at: `modules`, `ovs`, `ovn`, `sysctls`, `ipv6`, `mtu`, `clock`, `programs`, `cni`,
+    /// `flags`.
     pub check: &'static str,
     /// How bad it is.
     pub severity: Severity,
@@ -81,6 +82,8 @@ pub struct Facts {
     pub clock_ahead: Option<i64>,
     /// The cluster's pods have IPv6 addresses.
     pub wants_ipv6: bool,
+    /// Names of the network configurations that the runtime reads, in its order.
+    pub configurations: Vec<String>,
 }
 
 /// What the switch says of itself.
@@ -122,7 +125,8 @@ pub async fn tell(
         let (link, ip) = (status.tunnel_interface?, status.encap_ip?.parse().ok()?);
         Some((link, ip))
     });
-    let facts = gather(ovs, host, Some(client), tunnel, wants_ipv6(flags, cluster)).await;
+    let facts =
+        gather(&flags.cni_conf_dir, ovs, host, Some(client), tunnel, wants_ipv6(flags, cluster)).await;
     for finding in check(&facts, flags) {
         let text = finding.to_string();
         if finding.severity == Severity::Fatal {

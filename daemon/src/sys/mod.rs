@@ -10,12 +10,14 @@
 
 mod ethtool;
 mod frame;
+mod inotify;
 mod netns;
 mod packet;
 mod sysctl;
 
 pub use ethtool::EthtoolSocket;
 pub use frame::{gratuitous_arp, unsolicited_neighbour_advertisement};
+pub use inotify::FolderWatch;
 pub use netns::Namespace;
 pub use packet::PacketSocket;
 pub use sysctl::{SysctlOutcome, write_sysctl};

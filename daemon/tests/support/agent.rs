@@ -142,6 +142,20 @@ impl Machine {
 
     /// Starts the agent.
     pub fn start_agent(&self) -> Process {
+        let mut command = self.agent_command();
+        Process(self.namespace.run(move || command.spawn()).unwrap().unwrap())
+    }
+
+    /// Runs the agent's executable to its end with one more argument: its status and what it printed.
+    pub fn run_agent(&self, argument: &str) -> (bool, String) {
+        let mut command = self.agent_command();
+        command.arg(argument).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let output = self.namespace.run(move || command.output()).unwrap().unwrap();
+        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        (output.status.success(), text.concat())
+    }
+
+    fn agent_command(&self) -> Command {
         let kubeconfig = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
             "clusters": [{"name": "test", "cluster": {"server": self.url}}],
@@ -159,13 +173,14 @@ impl Machine {
             .arg(format!("--kubeconfig={}", self.file("kubeconfig").display()))
             .arg(format!("--cni-conf-dir={}", self.file("net.d").display()))
             .arg(format!("--cni-conf-file={}", self.file("none").display()))
+            .arg(format!("--cni-bin-dir={}", self.file("bin").display()))
             .env("NODE_NAME", "n1")
             .env("WEIR_LOG", "info,daemon=debug")
             .env_remove("KUBECONFIG")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
-        Process(self.namespace.run(move || command.spawn()).unwrap().unwrap())
+        command
     }
 
     /// Runs a program in the API server's namespace.
