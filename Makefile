@@ -10,7 +10,7 @@ LAB := target/debug/lab
 E2E_LAB ?= e2e
 export CARGO_TERM_COLOR ?= never
 
-.PHONY: help lab lab-down test lint unit e2e fuzz tools shim shim-arm64 generate clean bootstrap shim shim-arm64
+.PHONY: help lab lab-down test lint unit e2e fuzz soak tools shim shim-arm64 generate clean bootstrap shim shim-arm64
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,9 @@ e2e: $(LAB) tools ## End-to-end tests on a lab of their own
 fuzz: export FUZZ_SECONDS ?= 3600
 fuzz: ## Fuzzers of the OVSDB client, FUZZ_SECONDS=3600 each (nightly toolchain)
 	@scripts/fuzz.sh
+
+soak: $(LAB) tools ## Long runs of the OVSDB client against real clusters (WEIR_LEADER_CHANGES=200, WEIR_CUTS=40, …)
+	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test -p ovsdb --tests --no-fail-fast -- --ignored --nocapture --test-threads=1 soak_
 
 shim: ## The CNI executable, linked statically
 	@$(CARGO) rustc -q -p cni --bin kube-ovn --profile dist -- -C target-feature=+crt-static -C relocation-model=static

@@ -87,6 +87,10 @@ pub struct SessionState {
     pub resyncs: u64,
     /// Locks held, by name; only on the server in use.
     pub locks: BTreeSet<Arc<str>>,
+    /// Times that the whole content was loaded, the first included.
+    pub loads: u64,
+    /// Times that a server knew our last transaction and sent only what came since.
+    pub resumes: u64,
     /// Why the last connection or attempt failed.
     pub last_error: Option<String>,
 }

@@ -68,6 +68,10 @@ pub(super) struct Content {
     /// Monitors made so far, for unique ids.
     monitors: u64,
     pub(super) resyncs: u64,
+    /// Loads of the whole content.
+    pub(super) loads: u64,
+    /// Loads of only what came since the last transaction.
+    pub(super) resumes: u64,
 }
 
 impl Content {
@@ -244,6 +248,11 @@ impl<'a> Protocol<'a> {
     /// Resyncs of this session so far.
     pub(super) fn resyncs(&self) -> u64 {
         self.content.resyncs
+    }
+
+    /// Full loads and resumes of this session so far.
+    pub(super) fn loads(&self) -> (u64, u64) {
+        (self.content.loads, self.content.resumes)
     }
 
     /// Where its events go.

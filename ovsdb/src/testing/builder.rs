@@ -123,6 +123,12 @@ impl ColumnBuilder {
         self.0.min_integer = Some(min);
         self
     }
+    /// Only reals from `min` to `max`.
+    pub fn real_range(mut self, min: f64, max: f64) -> Self {
+        self.0.min_real = Some(min);
+        self.0.max_real = Some(max);
+        self
+    }
     /// Only strings of `min` to `max` characters.
     pub fn length(mut self, min: usize, max: usize) -> Self {
         self.0.min_length = Some(min);
@@ -146,6 +152,10 @@ pub fn real_number() -> ColumnBuilder {
 /// A boolean.
 pub fn boolean() -> ColumnBuilder {
     ColumnBuilder(BaseType::plain(AtomType::Boolean))
+}
+/// A UUID that refers to nothing.
+pub fn uuid() -> ColumnBuilder {
+    ColumnBuilder(BaseType::plain(AtomType::Uuid))
 }
 /// A strong reference to a row of a table.
 pub fn reference(table: &str) -> ColumnBuilder {

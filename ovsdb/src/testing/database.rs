@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::clause::{Clause, is_implicit, version};
 use super::commit::{Plan, References};
-use super::evaluate::{
-    check_atoms, condition_operand, constraint, holds, mutated, mutation_operand, other, stored,
-};
+use super::evaluate::{check_atoms, constraint, mutated, mutation_operand, other, stored};
 use crate::error::{OperationResult, TransactError, TransactErrorKind};
-use crate::op::{Condition, Function, Mutation, Mutator, Operation, RowValues};
+use crate::op::{Condition, Mutation, Mutator, Operation, RowValues};
 use crate::replica::{Replica, Row, RowChange};
 use crate::schema::Schema;
 use crate::value::{Atom, Value};
@@ -76,7 +75,7 @@ impl Database {
         &mut self,
         operations: &[Operation],
     ) -> (Result<Vec<OperationResult>, TransactError>, Vec<RowChange>) {
-        let mut transaction = Transaction::new(self);
+        let mut transaction = self.begin();
         let mut results = Vec::with_capacity(operations.len());
         for (index, operation) in operations.iter().enumerate() {
             match transaction.operation(operation) {
@@ -87,11 +86,23 @@ impl Database {
                 }
             }
         }
+        match self.finish(transaction) {
+            Ok(changes) => (Ok(results), changes),
+            Err(error) => (Err(error), Vec::new()),
+        }
+    }
+
+    /// Begins a transaction on a copy.
+    pub(super) fn begin(&self) -> Transaction {
+        Transaction::new(self)
+    }
+
+    /// Commits a transaction that began on this very content; the rows that it
+    /// changed.
+    pub(super) fn finish(&mut self, transaction: Transaction) -> Result<Vec<RowChange>, TransactError> {
         let Transaction { mut replica, mut touched, counter, .. } = transaction;
         let mut references = self.references.clone();
-        if let Err(error) = references.commit(&self.plan, &mut replica, &mut touched) {
-            return (Err(error), Vec::new());
-        }
+        references.commit(&self.plan, &mut replica, &mut touched)?;
         let changes = touched
             .into_iter()
             .filter_map(|((table, uuid), old)| {
@@ -103,7 +114,29 @@ impl Database {
         self.replica = replica;
         self.references = references;
         self.counter = counter;
-        (Ok(results), changes)
+        Ok(changes)
+    }
+
+    /// The same rows under another schema: columns and tables that it lacks are
+    /// gone, new columns have their default. Fails if the rows do not fit it.
+    pub(super) fn converted(&self, schema: Schema) -> Result<Self, TransactError> {
+        let mut new = Self { counter: self.counter, ..Self::new(schema) };
+        let mut transaction = new.begin();
+        for (position, name) in new.replica.schema().tables.keys().enumerate() {
+            let layout = new.replica.table_at(position).layout().clone();
+            for row in self.replica.table(name).into_iter().flat_map(|t| t.rows()) {
+                let values = layout.columns().iter().map(|(column, ty)| match row.get(column) {
+                    Some(held) => stored(column, held, ty),
+                    None => Ok(ty.default_value()),
+                });
+                let values = values.collect::<Result<Vec<_>, _>>()?;
+                let row = Row::new(row.uuid, layout.clone(), values.into());
+                transaction.touched.insert((position, row.uuid), None);
+                transaction.replica.table_mut(position).put(Arc::new(row));
+            }
+        }
+        new.finish(transaction)?;
+        Ok(new)
     }
 
     /// Executes a transaction of a test that must succeed.
@@ -122,11 +155,11 @@ impl Database {
 /// Rows that a transaction touched, with what they were before.
 pub(super) type Touched = BTreeMap<(usize, Uuid), Option<Arc<Row>>>;
 
-/// A mutation or condition: position of its column, what to do, checked operand.
-type Prepared<F> = (usize, F, Value);
+/// A mutation: position of its column, what to do, checked operand.
+type Prepared = (usize, Mutator, Value);
 
 /// A transaction under way: works on a copy.
-struct Transaction {
+pub(super) struct Transaction {
     replica: Replica,
     touched: Touched,
     names: BTreeSet<Arc<str>>,
@@ -143,7 +176,20 @@ impl Transaction {
         }
     }
 
-    fn operation(&mut self, operation: &Operation) -> Result<OperationResult, TransactError> {
+    /// The content as the operations so far leave it.
+    pub(super) fn replica(&self) -> &Replica {
+        &self.replica
+    }
+
+    /// Whether an insert may use a UUID.
+    pub(super) fn is_free(&self, table: &str, uuid: Uuid) -> bool {
+        self.replica.position(table).is_some_and(|table| {
+            self.replica.table_at(table).get(&uuid).is_none() && !self.touched.contains_key(&(table, uuid))
+        })
+    }
+
+    /// Runs an operation. `assert` holds for nobody and `wait` does not block.
+    pub(super) fn operation(&mut self, operation: &Operation) -> Result<OperationResult, TransactError> {
         let table = match operation.table() {
             None => 0,
             Some(name) => self
@@ -189,7 +235,9 @@ impl Transaction {
             }
             Operation::Select { where_, columns, .. } => {
                 let found = self.select(table, where_)?;
-                let rows = found.iter().map(|row| visible(row, columns.as_deref())).collect();
+                // Rows that look the same in the columns asked for are shown once.
+                let rows: BTreeSet<_> = found.iter().map(|row| visible(row, columns.as_deref())).collect();
+                let rows = rows.into_iter().collect();
                 Ok(OperationResult { rows: Some(rows), ..OperationResult::default() })
             }
             Operation::Comment(_) => Ok(OperationResult::default()),
@@ -265,11 +313,7 @@ impl Transaction {
     }
 
     /// Places and checks mutations, whether or not any row matches.
-    fn mutations(
-        &self,
-        table: usize,
-        mutations: &[Mutation],
-    ) -> Result<Vec<Prepared<Mutator>>, TransactError> {
+    fn mutations(&self, table: usize, mutations: &[Mutation]) -> Result<Vec<Prepared>, TransactError> {
         mutations
             .iter()
             .map(|m| {
@@ -280,12 +324,7 @@ impl Transaction {
             .collect()
     }
 
-    fn mutate(
-        &mut self,
-        table: usize,
-        old: &Arc<Row>,
-        mutations: &[Prepared<Mutator>],
-    ) -> Result<(), TransactError> {
+    fn mutate(&mut self, table: usize, old: &Arc<Row>, mutations: &[Prepared]) -> Result<(), TransactError> {
         let mut values = old.values().to_vec();
         for (position, mutator, operand) in mutations {
             let (name, ty) = &old.layout().columns()[*position];
@@ -306,29 +345,16 @@ impl Transaction {
 
     fn select(&self, table: usize, conditions: &[Condition]) -> Result<Vec<Arc<Row>>, TransactError> {
         let content = self.replica.table_at(table);
-        let (mut uuids, mut columns) = (Vec::new(), Vec::new());
-        for c in conditions {
-            if &*c.column == "_uuid" {
-                let uuid = c.value.as_uuid();
-                uuids.push((uuid.ok_or_else(|| other("syntax error", "_uuid: no UUID"))?, c.function));
-            } else {
-                let position = self.column(table, &c.column, false)?;
-                let (name, ty) = &content.layout().columns()[position];
-                columns.push((position, c.function, condition_operand(name, c.function, &c.value, ty)?));
-            }
-        }
-        let is = |function: Function| matches!(function, Function::Equal | Function::Includes);
-        let matches = |row: &Arc<Row>| {
-            uuids.iter().all(|(uuid, function)| (*uuid == row.uuid) == is(*function))
-                && columns
-                    .iter()
-                    .all(|(position, function, operand)| holds(&row.values()[*position], *function, operand))
-        };
+        let clauses =
+            conditions.iter().map(|c| Clause::new(content, c)).collect::<Result<Vec<Clause>, _>>()?;
+        let matches = |row: &Arc<Row>| clauses.iter().all(|clause| clause.matches(row));
+        let one = clauses.iter().find_map(Clause::row);
+        let equal = clauses.iter().find_map(Clause::equal);
         // The usual conditions name one row, or the value of an indexed column.
-        let mut found: Vec<Arc<Row>> = if let Some((uuid, _)) = uuids.iter().find(|(_, f)| is(*f)) {
-            content.get(uuid).into_iter().filter(|row| matches(row)).cloned().collect()
-        } else if let Some((position, _, value)) = columns.iter().find(|(_, f, _)| *f == Function::Equal) {
-            let name = &content.layout().columns()[*position].0;
+        let mut found: Vec<Arc<Row>> = if let Some(uuid) = one {
+            content.get(&uuid).into_iter().filter(|row| matches(row)).cloned().collect()
+        } else if let Some((position, value)) = equal {
+            let name = &content.layout().columns()[position].0;
             content.find_by(name, value).filter(|row| matches(row)).cloned().collect()
         } else {
             content.rows().filter(|row| matches(row)).cloned().collect()
@@ -346,12 +372,19 @@ impl Transaction {
         rows: &[RowValues],
     ) -> Result<OperationResult, TransactError> {
         let layout = self.replica.table_at(table).layout();
+        let id = |uuid: Uuid| Value::Atom(Atom::Uuid(uuid));
         let mut wanted = BTreeSet::new();
         for row in rows {
-            let given: BTreeMap<usize, Value> = self.columns(table, row, false)?.into_iter().collect();
+            let implicit = |name: &str| row.get(name).cloned().unwrap_or_else(|| id(Uuid::nil()));
+            let mut explicit = row.clone();
+            explicit.retain(|name, _| !is_implicit(name));
+            let given: BTreeMap<usize, Value> = self.columns(table, &explicit, false)?.into_iter().collect();
             let cut = columns
                 .iter()
                 .map(|name| {
+                    if is_implicit(name) {
+                        return Ok(implicit(name));
+                    }
                     let position = self.column(table, name, false)?;
                     let value = given.get(&position).cloned();
                     Ok(value.unwrap_or_else(|| layout.columns()[position].1.default_value()))
@@ -359,12 +392,18 @@ impl Transaction {
                 .collect::<Result<Vec<Value>, TransactError>>()?;
             wanted.insert(cut);
         }
-        let positions =
-            columns.iter().map(|name| self.column(table, name, false)).collect::<Result<Vec<usize>, _>>()?;
+        for name in columns.iter().filter(|name| !is_implicit(name)) {
+            self.column(table, name, false)?;
+        }
+        let shown = |row: &Row, name: &str| match name {
+            "_uuid" => id(row.uuid),
+            "_version" => id(version(row)),
+            name => row.get(name).cloned().unwrap_or_else(Value::empty_set),
+        };
         let found: BTreeSet<Vec<Value>> = self
             .select(table, where_)?
             .iter()
-            .map(|row| positions.iter().map(|&p| row.values()[p].clone()).collect())
+            .map(|row| columns.iter().map(|name| shown(row, name)).collect())
             .collect();
         if (found == wanted) == equal {
             Ok(OperationResult::default())
@@ -384,6 +423,9 @@ fn visible(row: &Row, columns: Option<&[Arc<str>]>) -> BTreeMap<Arc<str>, Value>
         .collect();
     if shown("_uuid") {
         out.insert("_uuid".into(), Value::Atom(Atom::Uuid(row.uuid)));
+    }
+    if shown("_version") {
+        out.insert("_version".into(), Value::Atom(Atom::Uuid(version(row))));
     }
     out
 }

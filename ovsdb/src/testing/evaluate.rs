@@ -70,6 +70,27 @@ pub(super) fn size(value: &Value) -> usize {
     }
 }
 
+/// The type that the operand of a condition must have.
+pub(super) fn condition_type(
+    column: &str,
+    function: Function,
+    ty: &ColumnType,
+) -> Result<ColumnType, TransactError> {
+    let mut ty = ty.clone();
+    match function {
+        // As long as the column itself may be.
+        Function::Includes if !ty.is_scalar() => ty.min = 0,
+        Function::Excludes if !ty.is_scalar() => {
+            ty.min = 0;
+            ty.max = UNLIMITED;
+        }
+        Function::Equal | Function::NotEqual | Function::Includes | Function::Excludes => {}
+        _ if is_number(&ty) && ty.max == 1 => ty.min = 1,
+        _ => return Err(other("syntax error", format!("{column}: only single numbers are ordered"))),
+    }
+    Ok(ty)
+}
+
 /// Checks the operand of a condition and brings it into shape.
 pub(super) fn condition_operand(
     column: &str,
@@ -77,17 +98,7 @@ pub(super) fn condition_operand(
     operand: &Value,
     ty: &ColumnType,
 ) -> Result<Value, TransactError> {
-    let mut ty = ty.clone();
-    match function {
-        Function::Includes | Function::Excludes if !ty.is_scalar() => {
-            ty.min = 0;
-            ty.max = UNLIMITED;
-        }
-        Function::Equal | Function::NotEqual | Function::Includes | Function::Excludes => {}
-        _ if is_number(&ty) && ty.max == 1 => {}
-        _ => return Err(other("syntax error", format!("{column}: only single numbers are ordered"))),
-    }
-    stored(column, operand, &ty)
+    stored(column, operand, &condition_type(column, function, ty)?)
 }
 
 fn is_number(ty: &ColumnType) -> bool {
@@ -134,41 +145,48 @@ fn has(held: &Value, atom: &Atom) -> bool {
     }
 }
 
-/// Checks the operand of a mutation and brings it into shape. For a map, `delete`
-/// takes pairs or (as a set) keys.
+/// The types that the operand of a mutation may have, in the order tried: for a
+/// map, `delete` takes pairs or (as a set) keys.
+pub(super) fn mutation_types(
+    column: &str,
+    mutator: Mutator,
+    ty: &ColumnType,
+) -> Result<Vec<ColumnType>, TransactError> {
+    let mismatch =
+        |needs| Err(other("syntax error", format!("{column}: {} needs {needs}", mutator.as_str())));
+    let mut ty = ty.clone();
+    match mutator {
+        Mutator::Insert | Mutator::Delete if ty.is_scalar() => mismatch("a set or map"),
+        Mutator::Insert => {
+            ty.min = 0;
+            Ok(vec![ty])
+        }
+        Mutator::Delete => {
+            (ty.min, ty.max) = (0, UNLIMITED);
+            let keys = ty.is_map().then(|| ColumnType { value: None, ..ty.clone() });
+            Ok([ty].into_iter().chain(keys).collect())
+        }
+        Mutator::Modulo if ty.key.atom == AtomType::Real => mismatch("integers"),
+        _ if is_number(&ty) => Ok(vec![ColumnType::scalar(crate::schema::BaseType::plain(ty.key.atom))]),
+        _ => mismatch("numbers"),
+    }
+}
+
+/// Checks the operand of a mutation and brings it into shape.
 pub(super) fn mutation_operand(
     column: &str,
     mutator: Mutator,
     operand: &Value,
     ty: &ColumnType,
 ) -> Result<Value, TransactError> {
-    let mut ty = ty.clone();
-    match mutator {
-        Mutator::Insert | Mutator::Delete => {
-            if ty.is_scalar() {
-                return Err(other(
-                    "syntax error",
-                    format!("{column}: {} needs a set or map", mutator.as_str()),
-                ));
-            }
-            ty.min = 0;
-            if mutator == Mutator::Delete {
-                ty.max = UNLIMITED;
-            }
-            stored(column, operand, &ty).or_else(|error| {
-                if mutator == Mutator::Insert || !ty.is_map() {
-                    return Err(error);
-                }
-                ty.value = None;
-                stored(column, operand, &ty)
-            })
+    let mut failed = None;
+    for ty in mutation_types(column, mutator, ty)? {
+        match stored(column, operand, &ty) {
+            Ok(value) => return Ok(value),
+            Err(error) => failed = failed.or(Some(error)),
         }
-        _ if is_number(&ty) => {
-            let plain = ColumnType::scalar(crate::schema::BaseType::plain(ty.key.atom));
-            stored(column, operand, &plain)
-        }
-        _ => Err(other("syntax error", format!("{column}: {} needs numbers", mutator.as_str()))),
     }
+    Err(failed.unwrap_or_else(|| other("syntax error", format!("{column}: no operand"))))
 }
 
 /// The value after a mutation whose operand was checked.

@@ -80,6 +80,7 @@ impl Shown {
             s.synced = synced;
             s.resyncs = protocol.resyncs();
             s.locks = protocol.locks().held();
+            (s.loads, s.resumes) = protocol.loads();
             if synced {
                 s.endpoint = Some(endpoint.clone());
                 s.connections += u64::from(first);

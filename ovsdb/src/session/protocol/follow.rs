@@ -37,15 +37,16 @@ impl Protocol<'_> {
                 let (id, updates): (&RawValue, &RawValue) = serde_json::from_str(text).map_err(unreadable)?;
                 self.update(now, id, None, updates.get(), Replica::apply_plain_updates)
             }
-            // The database's schema was converted: begin anew with the new one.
+            // The database's schema was converted, or the server is about to exit: begin
+            // anew with the schema that it has. The last transaction is not forgotten:
+            // another member knows it still, and after a conversion no server does.
             "monitor_canceled" => {
                 let (id,): (serde_json::Value,) = serde_json::from_str(text).map_err(unreadable)?;
                 if id == self.monitor_id(self.monitor) && self.phase != Phase::Greeting {
-                    self.events.push(Event::Resync { reason: "the database's schema changed".into() });
+                    self.events.push(Event::Resync { reason: "the server ended the monitor".into() });
                     self.abandon_switch();
                     self.phase = Phase::Greeting;
                     self.schema = None;
-                    self.content.last_transaction = None;
                     let monitor = self.next_monitor();
                     self.set_monitor(monitor);
                     self.call(now, Pending::GetSchema, "get_schema", json!([self.options.database]));

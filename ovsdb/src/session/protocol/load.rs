@@ -197,6 +197,11 @@ impl Protocol<'_> {
         }
         self.content.last_transaction = Some(last);
         self.content.load_timeouts = 0;
+        if found {
+            self.content.resumes += 1;
+        } else {
+            self.content.loads += 1;
+        }
         self.patience = ((now - self.load_began) * 2).min(MAX_PATIENCE);
         self.current = Some(replica);
         self.synced(now, changes);

@@ -294,7 +294,11 @@ impl Server {
 
     /// Converts a database to another schema, as `ovsdb-client convert` does.
     pub fn convert(&self, database: &str, schema: &Json) -> Result<(), RealError> {
-        self.call("convert", &json!([database, schema])).map(drop)
+        let socket = self.socket();
+        let mut connection = rpc::Connection::open(&socket)?;
+        // Without this the server drops us together with everybody who does not expect it.
+        connection.call("set_db_change_aware", &json!([true]), PATIENCE)?;
+        connection.call("convert", &json!([database, schema]), PATIENCE).map(drop)
     }
 
     /// Everything in a database, as this server has it: read by plain `select`s on
