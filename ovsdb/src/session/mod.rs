@@ -12,7 +12,8 @@
 //!   of kind `Disconnected`: its outcome is unknown;
 //! - after a reply of kind `Disconnected` comes an [`Event::Replaced`], as soon as there
 //!   is a connection (or the connection is in sync again, for one submitted during
-//!   a resync): it shows what became of the transaction;
+//!   a resync): it shows what became of the transaction (of a standalone server; in
+//!   a cluster a commit may, rarely, come later still: see the facts in the crate's head);
 //! - after each [`Event::Connected`] comes one [`Event::Replaced`], whose changes
 //!   are the difference to the replica before: it says "in sync again";
 //! - a change of what is followed ([`Session::change`]) leads to updates, or to one more
