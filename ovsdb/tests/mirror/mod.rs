@@ -337,9 +337,10 @@ fn followed_differences(replica: &Replica, real: &Replica) -> usize {
     replica.changes_since(real).iter().filter(|c| replica.table(&c.table).is_some()).count()
 }
 
-/// Errors by which a member says that it does not know, or no longer leads.
+/// Errors by which a member says that it does not know, no longer leads, or is about
+/// to exit (it may have handed the transaction to the others before).
 fn may_have_happened(error: &TransactError) -> bool {
-    error.retryable()
+    error.retryable() || error.kind == TransactErrorKind::Canceled
 }
 
 fn counter(replica: &Replica) -> Option<i64> {
