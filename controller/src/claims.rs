@@ -14,12 +14,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crds::{keys, names, net};
+use crds::{keys, names};
 use ipnet::IpNet;
 use ovsdb::Row;
 
+use crate::compile::routes::{OF_SPEC, ambiguous};
 use crate::compile::rows::{self, policy_key, route_key};
-use crate::compile::vip;
+use crate::compile::{bfd, dhcp, vip};
 use crate::facts::Table;
 use crate::io::Config;
 
@@ -28,9 +29,19 @@ pub(crate) mod legacy;
 #[cfg(test)]
 mod tests;
 
+/// The row that holds another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder<'a> {
+    /// Its table.
+    pub table: Table,
+    /// Its name.
+    pub name: &'a str,
+}
+
 /// Identity of a row across databases, see [`Table`]. `None` when it has none:
-/// a static route or policy that no router holds.
-pub fn natural_key(table: Table, row: &Row, parent: Option<&str>) -> Option<Arc<str>> {
+/// a static route or policy that no router holds, options of no switch.
+pub fn natural_key(table: Table, row: &Row, holder: Option<Holder<'_>>) -> Option<Arc<str>> {
+    let parent = holder.map(|holder| holder.name);
     let text = |column: &str| row.str(column).unwrap_or_default();
     Some(match table {
         Table::NbGlobal => ".".into(),
@@ -39,10 +50,23 @@ pub fn natural_key(table: Table, row: &Row, parent: Option<&str>) -> Option<Arc<
             route_key(parent?, text("route_table"), policy, text("ip_prefix"), text("nexthop")).into()
         }
         Table::Policy => policy_key(parent?, row.i64("priority")?, text("match")).into(),
+        Table::Acl => {
+            let holder = holder?;
+            // Versions of Kube-OVN before tiers left the default.
+            let tier = row.i64("tier").filter(|tier| *tier != 0).unwrap_or(rows::DEFAULT_TIER);
+            let (direction, priority) = (text("direction"), row.i64("priority")?);
+            rows::acl_key(holder.table, holder.name, direction, tier, priority, text("match")).into()
+        }
+        Table::DhcpOptions => {
+            let mark = |key: &str| row.map_get("external_ids", key);
+            rows::dhcp_key(mark("ls")?, mark("protocol")?, mark("port").unwrap_or_default()).into()
+        }
+        Table::HaChassis => rows::ha_chassis_key(parent?, row.str("chassis_name")?).into(),
         Table::LogicalRouter
         | Table::LogicalRouterPort
         | Table::LogicalSwitch
         | Table::LogicalSwitchPort
+        | Table::HaChassisGroup
         | Table::PortGroup
         | Table::AddressSet => row.str("name").filter(|name| !name.is_empty())?.into(),
     })
@@ -50,18 +74,33 @@ pub fn natural_key(table: Table, row: &Row, parent: Option<&str>) -> Option<Arc<
 
 /// The row is of a class that units of this version state: when none states it,
 /// it is a leftover and goes.
-pub fn claim(config: &Config, table: Table, row: &Row, parent: Option<&str>) -> bool {
+pub fn claim(config: &Config, table: Table, row: &Row, holder: Option<Holder<'_>>) -> bool {
     let row = Marked(row);
+    let parent = holder.map(|holder| holder.name);
     match table {
         Table::NbGlobal => false,
-        Table::LogicalRouter => row.vendor() && row.name() == &*config.cluster_router,
+        Table::LogicalRouter => row.vendor(),
         Table::LogicalSwitch => row.vendor() && is_switch(config, row.name()),
-        Table::LogicalRouterPort => router_port(config, &row, parent),
+        Table::LogicalRouterPort => router_port(&row, parent),
         Table::LogicalSwitchPort => switch_port(config, &row, parent),
-        Table::PortGroup => port_group(config, &row),
+        Table::PortGroup => port_group(&row),
         Table::AddressSet => pool_set(&row),
-        Table::StaticRoute => default_route(config, &row, parent),
+        Table::StaticRoute => static_route(config, &row, parent),
         Table::Policy => policy(config, &row, parent),
+        Table::Acl => holder.is_some_and(|holder| acl(config, &row, holder)),
+        Table::DhcpOptions => dhcp_options(config, &row),
+        Table::HaChassisGroup => {
+            row.vendor()
+                && row.name().starts_with("bfd@")
+                && row.is("lrp", row.name())
+                && row.only(&["vendor", "lrp"])
+        }
+        Table::HaChassis => parent.is_some_and(|group| {
+            row.vendor()
+                && group.starts_with("bfd@")
+                && row.is("group", group)
+                && row.only(&["vendor", "group"])
+        }),
     }
 }
 
@@ -84,6 +123,12 @@ impl Marked<'_> {
     fn vendor(&self) -> bool {
         self.is("vendor", keys::VENDOR)
     }
+    /// Beside vendor and subnet, every mark is a gateway node with its address.
+    fn gateways(&self) -> bool {
+        let marks = self.0.get("external_ids").into_iter().flat_map(ovsdb::Value::map_strings);
+        let mut others = marks.filter(|(key, _)| !matches!(*key, "vendor" | "subnet")).peekable();
+        others.peek().is_some() && others.all(|(_, value)| value.parse::<IpAddr>().is_ok())
+    }
     /// Every mark is one of these: a mark that we do not write is somebody else's.
     fn only(&self, known: &[&str]) -> bool {
         let marks = self.0.get("external_ids");
@@ -91,19 +136,47 @@ impl Marked<'_> {
     }
 }
 
+/// Switches that no Subnet stands for: of the external gateway, and of
+/// interconnection (contract §8.5).
 fn is_switch(config: &Config, name: &str) -> bool {
-    name == &*config.node_switch || name == &*config.default_ls
+    name != &*config.external_gateway_switch && !matches!(name, "ts" | "ovn-external")
 }
 
-/// Our two switches' ports on the default router.
-fn router_port(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool {
-    let router = &*config.cluster_router;
+/// ACLs of a switch: of a private subnet, and of a subnet's spec. Older versions of
+/// Kube-OVN did not leave the vendor's mark.
+fn acl(config: &Config, row: &Marked<'_>, holder: Holder<'_>) -> bool {
+    holder.table == Table::LogicalSwitch
+        && is_switch(config, holder.name)
+        && row.is("parent", holder.name)
+        && row.id("subnet").is_none_or(|subnet| subnet == holder.name)
+        && row.only(&["vendor", "parent", "subnet"])
+}
+
+/// Options of a subnet; of a single port only those that we wrote.
+fn dhcp_options(config: &Config, row: &Marked<'_>) -> bool {
+    let (mark, value) = dhcp::OF_PORT;
     row.vendor()
-        && parent == Some(router)
+        && row.id("ls").is_some_and(|switch| is_switch(config, switch))
+        && matches!(row.id("protocol"), Some("IPv4" | "IPv6"))
+        && row.only(&["vendor", "ls", "protocol", "port", mark])
+        && (row.id("port").is_none() || row.is(mark, value))
+}
+
+/// Ports to switches and to peers, and the port for BFD. Ports of external networks
+/// have chassis, and belong to a feature of their own.
+fn router_port(row: &Marked<'_>, parent: Option<&str>) -> bool {
+    let Some(router) = parent else { return false };
+    let empty = |column: &str| row.0.get(column).is_none_or(|value| value.set_uuids().next().is_none());
+    if row.vendor() && row.is("lr", router) && row.name() == bfd::name(router) {
+        return row.0.map_get("options", "bfd-only") == Some("true") && row.only(&["vendor", "lr"]);
+    }
+    let other = row.name().strip_prefix(router).and_then(|rest| rest.strip_prefix('-'));
+    row.vendor()
         && row.is("lr", router)
-        && [&config.node_switch, &config.default_ls]
-            .iter()
-            .any(|ls| names::router_port(router, ls) == row.name())
+        && row.only(&["vendor", "lr"])
+        && other.is_some_and(|other| !other.is_empty())
+        && empty("gateway_chassis")
+        && empty("ha_chassis_group")
 }
 
 fn switch_port(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool {
@@ -117,7 +190,12 @@ fn switch_port(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool 
         return false;
     }
     match row.text("type") {
-        "router" => row.name() == names::switch_port(switch, &config.cluster_router),
+        "router" => {
+            let router = row.name().strip_prefix(switch).and_then(|rest| rest.strip_prefix('-'));
+            router.is_some_and(|router| {
+                row.0.map_get("options", "router-port") == Some(&*names::router_port(router, switch))
+            })
+        }
         "" => match row.id("pod") {
             // The default interface: attachments carry their provider in the name.
             Some(pod) => pod.split_once('/').is_some_and(|(namespace, pod)| {
@@ -128,18 +206,20 @@ fn switch_port(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool 
                 node && switch == &*config.node_switch && row.only(&["vendor", "ls"])
             }
         },
+        "virtual" => {
+            let address = row.name().strip_prefix(switch).and_then(|rest| rest.strip_prefix("-vip-"));
+            address.is_some_and(|ip| ip.parse::<IpAddr>().is_ok()) && row.only(&["vendor", "ls"])
+        }
         _ => false,
     }
 }
 
-/// Groups of the default subnet's pods on a node, and of all pods on a node.
-fn port_group(config: &Config, row: &Marked<'_>) -> bool {
+/// Groups of a subnet's pods on a node, and of all pods on a node.
+fn port_group(row: &Marked<'_>) -> bool {
     let (Some(node), Some(np)) = (row.id("node"), row.id("np")) else { return false };
-    let subnet = &*config.default_ls;
     match row.id("subnet") {
-        Some(marked) => {
+        Some(subnet) => {
             row.vendor()
-                && marked == subnet
                 && np == format!("{subnet}/{node}")
                 && row.name() == names::subnet_node_group(subnet, node)
                 && row.only(&["vendor", "subnet", "node", "np"])
@@ -158,48 +238,74 @@ fn pool_set(row: &Marked<'_>) -> bool {
         && row.only(&["vendor", "ippool"])
 }
 
-/// Default routes into the join subnet. Those of users, of NAT and of
-/// interconnection have other prefixes, next hops or marks.
-fn default_route(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool {
-    let joins = net::parse_dual_cidrs(&config.node_switch_cidr).unwrap_or_default();
-    let nexthop = row.text("nexthop").parse::<IpAddr>();
-    parent == Some(&*config.cluster_router)
-        && row.vendor()
-        && row.only(&["vendor"])
-        && matches!(row.text("policy"), "" | "dst-ip")
-        && matches!(row.text("ip_prefix"), "0.0.0.0/0" | "::/0")
-        && nexthop.is_ok_and(|nexthop| joins.contains(&nexthop))
-        && row.0.reference("bfd").is_none()
+/// Routes of specs, and default routes into the join subnet. Those of
+/// interconnection have marks of their own, those of source NAT look like routes of
+/// the spec to a host; the latter carry one more mark when we made them.
+fn static_route(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool {
+    let Some(router) = parent.filter(|_| row.vendor()) else { return false };
+    let policy = Some(row.text("policy")).filter(|policy| !policy.is_empty()).unwrap_or("dst-ip");
+    let (mark, value) = OF_SPEC;
+    if ambiguous(&config.cluster_router, router, policy, row.text("ip_prefix")) {
+        return row.is(mark, value) && row.only(&["vendor", mark]);
+    }
+    row.only(&["vendor", mark])
 }
 
-/// The three kinds of policies that units of this version make (contract §4.3).
+/// The kinds of policies that units of this version make (contract §4.3).
 fn policy(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool {
-    if parent != Some(&*config.cluster_router) || !row.vendor() {
+    if parent.is_none() || !row.vendor() {
         return false;
     }
-    let Some((field, operand)) = row.text("match").split_once(' ') else { return false };
+    let matching = row.text("match");
+    let (field, operand) = matching.split_once(' ').unwrap_or((matching, ""));
     let action = row.text("action");
-    match row.0.i64("priority") {
+    let priority = row.0.i64("priority");
+    // Entries of a Vpc's spec have the vendor mark and no other. Interconnection's
+    // have an origin, which may be missing (contract §4.3).
+    if row.only(&["vendor"]) {
+        return !(priority == Some(rows::INTERCONNECTION) && action == "allow" && to_net(field, operand));
+    }
+    match priority {
         Some(rows::TO_SUBNET) => {
-            let ours = row.id("subnet").is_some_and(|subnet| is_switch(config, subnet));
+            let ours = row.id("subnet").is_some();
             ours && row.only(&["vendor", "subnet"]) && action == "allow" && to_net(field, operand)
         }
         Some(rows::TO_NODE) => {
             let ours = row.id("node").is_some() && row.id("address-family").is_some();
-            ours && row.only(&["vendor", "node", "address-family"])
+            if row.is(rows::LOCAL_DNS, "true") {
+                let cache = matching.rsplit_once(" == ").and_then(|(_, ip)| ip.parse::<IpAddr>().ok());
+                let form = row.id("node").zip(cache).is_some_and(|(node, cache)| {
+                    matching == rows::local_dns_match(&names::node_group(node), &cache)
+                });
+                return ours
+                    && form
+                    && action == "reroute"
+                    && parent == Some(&*config.cluster_router)
+                    && row.only(&["vendor", "node", "address-family", rows::LOCAL_DNS]);
+            }
+            ours && parent == Some(&*config.cluster_router)
+                && row.only(&["vendor", "node", "address-family"])
                 && action == "reroute"
                 && to_address(field, operand)
         }
         Some(rows::GATEWAY) => {
-            let subnet = &*config.default_ls;
-            let ours = row.id("node").is_some_and(|node| {
-                let group = names::subnet_node_group(subnet, node);
-                ["ip4", "ip6"].iter().any(|ip| row.text("match") == format!("{ip}.src == ${group}_{ip}"))
-            });
-            ours && row.is("subnet", subnet) && row.only(&["vendor", "subnet", "node"]) && action == "reroute"
+            let Some(subnet) = row.id("subnet").filter(|_| action == "reroute") else { return false };
+            if row.only(&["vendor", "subnet", "node"]) && row.id("node").is_some() {
+                return row.id("node").is_some_and(|node| {
+                    let group = names::subnet_node_group(subnet, node);
+                    ["ip4", "ip6"].iter().any(|ip| matching == format!("{ip}.src == ${group}_{ip}"))
+                });
+            }
+            from_net(field, operand) && row.gateways()
         }
         _ => false,
     }
+}
+
+/// `ipX.src == <cidr>`.
+fn from_net(field: &str, operand: &str) -> bool {
+    let net = operand.strip_prefix("== ").and_then(|text| text.parse::<IpNet>().ok());
+    net.is_some_and(|net| field == format!("{}.src", rows::ip_field(&net.addr())))
 }
 
 /// `ipX.dst == <cidr>`.

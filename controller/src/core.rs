@@ -158,6 +158,10 @@ impl Core {
                 Table::LogicalRouterPort => {
                     self.world.router_port_row(&key.key, self.commit.router_port_mac(key));
                 }
+                // Of the subnets; those of single ports are in no status.
+                Table::DhcpOptions if key.key.ends_with('|') => {
+                    self.world.note_row(key, self.commit.uuid_of(key));
+                }
                 _ => {}
             }
         }

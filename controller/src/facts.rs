@@ -6,7 +6,7 @@
 //! Kubernetes object. Facts are plain data: references between rows are
 //! symbolic (table and natural key) and become UUIDs only at commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -35,6 +35,16 @@ pub enum Table {
     PortGroup,
     /// `Address_Set`. Natural key: name.
     AddressSet,
+    /// `ACL`. Natural key:
+    /// `<table of the holder>:<holder>|<direction>|<tier>|<priority>|<match>`.
+    Acl,
+    /// `DHCP_Options`. Natural key: `<switch>|<protocol>|<port>`; the port is empty
+    /// for a row that serves the whole switch.
+    DhcpOptions,
+    /// `HA_Chassis_Group`. Natural key: name.
+    HaChassisGroup,
+    /// `HA_Chassis`. Natural key: `<group>|<chassis>`.
+    HaChassis,
 }
 
 impl Table {
@@ -50,20 +60,28 @@ impl Table {
             Self::LogicalSwitchPort => "Logical_Switch_Port",
             Self::PortGroup => "Port_Group",
             Self::AddressSet => "Address_Set",
+            Self::Acl => "ACL",
+            Self::DhcpOptions => "DHCP_Options",
+            Self::HaChassisGroup => "HA_Chassis_Group",
+            Self::HaChassis => "HA_Chassis",
         }
     }
 
     /// All tables, in an order in which parents come before children.
-    pub const ALL: [Table; 9] = [
+    pub const ALL: [Table; 13] = [
         Self::NbGlobal,
         Self::LogicalRouter,
         Self::LogicalSwitch,
         Self::PortGroup,
         Self::AddressSet,
+        Self::DhcpOptions,
+        Self::HaChassisGroup,
+        Self::HaChassis,
         Self::LogicalRouterPort,
         Self::LogicalSwitchPort,
         Self::StaticRoute,
         Self::Policy,
+        Self::Acl,
     ];
 }
 
@@ -99,6 +117,57 @@ pub enum Column {
     /// Only used when the row is inserted; an existing row keeps its own value
     /// (for instance the random MAC of a router port).
     Initial(#[serde(serialize_with = "as_debug")] Value),
+    /// References to exactly these rows, and to no others.
+    Refs(BTreeSet<RowKey>),
+    /// A map of which more than some keys is ours.
+    Map {
+        /// These keys have these values.
+        keys: BTreeMap<Arc<str>, Arc<str>>,
+        /// These keys are there; what they say stays as it is (random values).
+        initial: BTreeMap<Arc<str>, Arc<str>>,
+        /// What must not be there.
+        gone: Gone,
+    },
+}
+
+/// Keys that a map must not have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Gone {
+    /// These.
+    Keys(BTreeSet<Arc<str>>),
+    /// All that are not named.
+    Others,
+}
+
+impl Column {
+    /// These keys of a map are ours.
+    pub fn keys<K: AsRef<str>, V: AsRef<str>>(pairs: impl IntoIterator<Item = (K, V)>) -> Self {
+        Self::Keys(shared(pairs))
+    }
+
+    /// All of a map, or all but what is not named.
+    pub fn map<K: AsRef<str>, V: AsRef<str>, I: AsRef<str>, J: AsRef<str>>(
+        keys: impl IntoIterator<Item = (K, V)>,
+        initial: impl IntoIterator<Item = (I, J)>,
+        gone: Gone,
+    ) -> Self {
+        Self::Map { keys: shared(keys), initial: shared(initial), gone }
+    }
+
+    /// These keys of a map are ours, and those must not be there.
+    pub fn map_without<K: AsRef<str>, V: AsRef<str>, G: AsRef<str>>(
+        pairs: impl IntoIterator<Item = (K, V)>,
+        gone: impl IntoIterator<Item = G>,
+    ) -> Self {
+        let gone = Gone::Keys(gone.into_iter().map(|key| key.as_ref().into()).collect());
+        Self::Map { keys: shared(pairs), initial: BTreeMap::new(), gone }
+    }
+}
+
+fn shared<K: AsRef<str>, V: AsRef<str>>(
+    pairs: impl IntoIterator<Item = (K, V)>,
+) -> BTreeMap<Arc<str>, Arc<str>> {
+    pairs.into_iter().map(|(k, v)| (k.as_ref().into(), v.as_ref().into())).collect()
 }
 
 fn as_debug<S: serde::Serializer>(value: &Value, s: S) -> Result<S::Ok, S::Error> {

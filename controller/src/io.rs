@@ -29,6 +29,8 @@ pub struct Config {
     pub default_exclude_ips: Arc<str>,
     /// `--default-gateway-check`.
     pub default_gateway_check: bool,
+    /// `--external-gateway-switch`: a switch that no Subnet stands for.
+    pub external_gateway_switch: Arc<str>,
     /// `--service-cluster-ip-range` (dual string).
     pub service_cluster_ip_range: Arc<str>,
     /// `--network-type`.

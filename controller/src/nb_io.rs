@@ -26,9 +26,19 @@ fn columns(table: Table) -> &'static [&'static str] {
         Table::LogicalRouter => {
             &["name", "ports", "static_routes", "policies", "enabled", "options", "external_ids"]
         }
-        Table::LogicalRouterPort => {
-            &["name", "mac", "networks", "peer", "enabled", "options", "ipv6_ra_configs", "external_ids"]
-        }
+        Table::LogicalRouterPort => &[
+            "name",
+            "mac",
+            "networks",
+            "peer",
+            "enabled",
+            "options",
+            "ipv6_ra_configs",
+            "ipv6_prefix",
+            "gateway_chassis",
+            "ha_chassis_group",
+            "external_ids",
+        ],
         Table::StaticRoute => &[
             "ip_prefix",
             "nexthop",
@@ -40,7 +50,7 @@ fn columns(table: Table) -> &'static [&'static str] {
             "external_ids",
         ],
         Table::Policy => &["priority", "match", "action", "nexthop", "nexthops", "options", "external_ids"],
-        Table::LogicalSwitch => &["name", "ports", "other_config", "external_ids"],
+        Table::LogicalSwitch => &["name", "ports", "acls", "other_config", "external_ids"],
         Table::LogicalSwitchPort => &[
             "name",
             "type",
@@ -54,8 +64,23 @@ fn columns(table: Table) -> &'static [&'static str] {
             "dhcpv6_options",
             "external_ids",
         ],
-        Table::PortGroup => &["name", "ports", "external_ids"],
         Table::AddressSet => &["name", "addresses", "external_ids"],
+        Table::PortGroup => &["name", "ports", "acls", "external_ids"],
+        Table::Acl => &[
+            "name",
+            "direction",
+            "priority",
+            "match",
+            "action",
+            "tier",
+            "log",
+            "severity",
+            "options",
+            "external_ids",
+        ],
+        Table::DhcpOptions => &["cidr", "options", "external_ids"],
+        Table::HaChassisGroup => &["name", "ha_chassis", "external_ids"],
+        Table::HaChassis => &["chassis_name", "priority", "external_ids"],
     }
 }
 

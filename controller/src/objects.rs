@@ -27,6 +27,8 @@ pub struct Meta {
     pub resource_version: Arc<str>,
     /// Generation of the spec.
     pub generation: i64,
+    /// When it was created, unix seconds; 0 if the server did not say.
+    pub created_at: i64,
     /// Labels.
     pub labels: StringMap,
     /// Annotations that Weir reads.

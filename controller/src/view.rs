@@ -11,9 +11,10 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use crds::net::DualNets;
 use serde::Serialize;
 
-use crate::facts::{Facts, Kind, ObjectRef};
+use crate::facts::{Facts, Kind, ObjectRef, RowKey};
 use crate::objects::StringMap;
 
 /// The key of a unit.
@@ -114,6 +115,23 @@ pub struct SubnetView {
     pub supported: bool,
     /// Why it can't work, if it can't (`Validated`=False with this reason).
     pub invalid: Option<(Arc<str>, Arc<str>)>,
+    /// What is wrong beside, in view of other objects: it says so and serves on.
+    pub problem: Option<Arc<str>>,
+}
+
+impl SubnetView {
+    /// Handled by OVN; of other providers only addresses are managed (contract,
+    /// notation).
+    pub fn is_ovn(&self) -> bool {
+        is_ovn_provider(&self.spec.provider)
+    }
+}
+
+/// `ovn`, or `<nad>.<namespace>.ovn`.
+pub fn is_ovn_provider(provider: &str) -> bool {
+    let mut parts = provider.split('.');
+    provider == crds::keys::DEFAULT_PROVIDER
+        || (parts.clone().count() == 3 && parts.next_back() == Some(crds::keys::DEFAULT_PROVIDER))
 }
 
 /// Projection of an IPPool.
@@ -187,50 +205,41 @@ pub struct KeptView {
 }
 
 /// Projection of a Vpc: what its router depends on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct VpcView {
     /// UID.
     pub uid: Arc<str>,
     /// Being deleted.
     pub deleting: bool,
-    /// It has external networks or peers: OVN must learn neighbours from ARP
-    /// requests then (contract §4.3).
-    pub learns_neighbours: bool,
-    /// Route tables named by `spec.staticRoutes`, without the main one.
-    pub route_tables: BTreeSet<Arc<str>>,
-    /// Fields of the spec that are set and that this version does not act on.
-    pub unsupported: Vec<&'static str>,
+    /// Mirrored from a router that is not ours (label `vpc_external`): nobody acts
+    /// on it (contract §1.4).
+    pub mirrored: bool,
+    /// The spec as it is.
+    pub spec: Arc<crds::VpcSpec>,
 }
 
 impl VpcView {
     /// The projection of an object.
     pub fn of(vpc: &crate::objects::Vpc) -> Self {
-        let spec = &vpc.spec;
-        let external = spec.enable_external || !spec.extra_external_subnets.is_empty();
-        let fields = [
-            ("namespaces", !spec.namespaces.is_empty()),
-            ("defaultSubnet", !spec.default_subnet.is_empty()),
-            ("staticRoutes", !spec.static_routes.is_empty()),
-            ("policyRoutes", !spec.policy_routes.is_empty()),
-            ("vpcPeerings", !spec.vpc_peerings.is_empty()),
-            ("enableExternal", spec.enable_external),
-            ("extraExternalSubnets", !spec.extra_external_subnets.is_empty()),
-            ("enableBfd", spec.enable_bfd),
-            ("bfdPort", spec.bfd_port.as_ref().is_some_and(|port| port.enabled)),
-        ];
+        let mirrored = vpc.meta.labels.get(crds::keys::VPC_EXTERNAL_LABEL);
         Self {
             uid: vpc.meta.uid.clone(),
             deleting: vpc.meta.deleting_at.is_some(),
-            learns_neighbours: external || !spec.vpc_peerings.is_empty(),
-            route_tables: spec
-                .static_routes
-                .iter()
-                .filter(|route| !route.route_table.is_empty())
-                .map(|route| route.route_table.as_str().into())
-                .collect(),
-            unsupported: fields.into_iter().filter(|(_, set)| *set).map(|(name, _)| name).collect(),
+            mirrored: mirrored.is_some_and(|value| &**value == "true"),
+            spec: Arc::new(vpc.spec.clone()),
         }
     }
+}
+
+/// A subnet that nodes route for: a served overlay of the default VPC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overlay {
+    /// Name of the subnet.
+    pub name: Arc<str>,
+    /// Its blocks.
+    pub nets: DualNets,
+    /// Its pods leave through the node that they are on.
+    pub distributed: bool,
 }
 
 /// An address lease of a port, given by IPAM before the port is compiled.
@@ -274,6 +283,18 @@ pub struct Usage {
     pub v4_using_range: String,
     pub v6_available_range: String,
     pub v6_using_range: String,
+    /// Some of the ports that hold addresses, by name; filled in only while the
+    /// subnet is being deleted.
+    pub holders: Vec<Arc<str>>,
+}
+
+/// Who chooses nodes by their labels.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Selecting {
+    /// A centralized subnet, its gateways.
+    Gateways(Arc<str>),
+    /// A Vpc, the hosts of its BFD port.
+    Bfd(Arc<str>),
 }
 
 /// Reads of compile. Implemented by the engine; every call is recorded.
@@ -286,12 +307,22 @@ pub trait View {
     fn node(&self, name: &str) -> Option<Arc<NodeView>>;
     /// A subnet.
     fn subnet(&self, name: &str) -> Option<Arc<SubnetView>>;
-    /// UID of a Vpc, `None` when there is no such object.
-    fn vpc(&self, name: &str) -> Option<Arc<str>>;
     /// A Vpc.
-    fn vpc_view(&self, name: &str) -> Option<Arc<VpcView>> {
-        self.vpc(name).map(|uid| Arc::new(VpcView { uid, ..VpcView::default() }))
-    }
+    fn vpc(&self, name: &str) -> Option<Arc<VpcView>>;
+    /// Names of the subnets whose spec names the VPC.
+    fn vpc_subnets(&self, vpc: &str) -> Arc<BTreeSet<Arc<str>>>;
+    /// The served overlay subnets of the default VPC, by name.
+    fn overlays(&self) -> Arc<Vec<Overlay>>;
+    /// The nodes that a selector chooses, by name; all nodes where a Vpc's BFD port has
+    /// no selector.
+    fn selected_nodes(&self, who: &Selecting) -> Arc<Vec<Arc<str>>>;
+    /// The gateway node that a subnet's status names.
+    fn active_gateway(&self, subnet: &str) -> Option<Arc<str>>;
+    /// UUID of a row in the database, for statuses that name it (`DHCP_Options` of
+    /// subnets only).
+    fn row_uuid(&self, row: &RowKey) -> Option<Arc<str>>;
+    /// Ports of pods that list the address among their virtual ones.
+    fn vip_ports(&self, address: &str) -> Arc<BTreeSet<Arc<str>>>;
     /// UID and labels of a namespace.
     fn namespace(&self, name: &str) -> Option<Arc<(Arc<str>, StringMap)>>;
     /// The lease of a port.
@@ -300,8 +331,6 @@ pub trait View {
     fn usage(&self, subnet: &str) -> Arc<Usage>;
     /// Names of all nodes (an index, changes only when a node comes or goes).
     fn node_names(&self) -> Arc<BTreeSet<Arc<str>>>;
-    /// Names of all subnets.
-    fn subnet_names(&self) -> Arc<BTreeSet<Arc<str>>>;
     /// Names of the subnets bound to a namespace by `spec.namespaces` or selectors,
     /// or the default subnet when there is none (contract §2.2).
     fn namespace_subnets(&self, namespace: &str) -> Arc<Vec<Arc<str>>>;

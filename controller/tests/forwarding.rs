@@ -7,95 +7,11 @@
 mod fake;
 mod rig;
 
-use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use ovsdb::testing::real::{Root, Server};
+use rig::ovn::{End, Ovn, end, packet};
 use rig::{NODES, Rig};
-use serde_json::{Value, json};
-
-/// A northbound and a southbound database with northd between them.
-struct Ovn<'a> {
-    root: Root,
-    northbound: &'a Server,
-    southbound: Server,
-    northd: Child,
-}
-
-impl Drop for Ovn<'_> {
-    fn drop(&mut self) {
-        let _ = self.northd.kill();
-        let _ = self.northd.wait();
-    }
-}
-
-impl<'a> Ovn<'a> {
-    fn start(northbound: &'a Server) -> Self {
-        let root = Root::from_env().unwrap();
-        let southbound = Server::start(&root.file("usr/share/ovn/ovn-sb.ovsschema").unwrap()).unwrap();
-        let directory = southbound.directory();
-        let mut command = root.command("usr/bin/ovn-northd", directory).unwrap();
-        let log = std::fs::File::create(directory.join("northd.log")).unwrap();
-        let northd = command
-            .arg(format!("--ovnnb-db=unix:{}", northbound.socket().display()))
-            .arg(format!("--ovnsb-db=unix:{}", southbound.socket().display()))
-            .arg(format!("--unixctl={}", directory.join("northd.ctl").display()))
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        Self { root, northbound, southbound, northd }
-    }
-
-    /// Waits until northd has compiled what is in the database now.
-    fn sync(&self) {
-        let database = format!("--db=unix:{}", self.northbound.socket().display());
-        let arguments = [&*database, "--timeout=30", "--wait=sb", "sync"];
-        self.root.run("usr/bin/ovn-nbctl", self.southbound.directory(), &arguments).unwrap();
-    }
-
-    /// Where a packet comes out.
-    fn trace(&self, switch: &str, packet: &str) -> String {
-        let database = format!("--db=unix:{}", self.southbound.socket().display());
-        let arguments = [&*database, "--minimal", "--ct=new", switch, packet];
-        self.root.run("usr/bin/ovn-trace", self.southbound.directory(), &arguments).unwrap()
-    }
-
-    /// The MAC of a router port.
-    fn router_mac(&self, port: &str) -> String {
-        let database = format!("--db=unix:{}", self.northbound.socket().display());
-        let arguments = [&*database, "--bare", "get", "Logical_Router_Port", port, "mac"];
-        let mac = self.root.run("usr/bin/ovn-nbctl", self.southbound.directory(), &arguments).unwrap();
-        mac.trim().trim_matches('"').to_owned()
-    }
-}
-
-/// One side of a connection.
-struct End {
-    port: String,
-    mac: String,
-    ips: Vec<String>,
-}
-
-fn end(port: &str, annotations: &Value) -> End {
-    let text = |key: &str| annotations[format!("ovn.kubernetes.io/{key}")].as_str().unwrap().to_owned();
-    End {
-        port: port.into(),
-        mac: text("mac_address"),
-        ips: text("ip_address").split(',').map(str::to_owned).collect(),
-    }
-}
-
-fn packet(from: &End, to_mac: &str, to: &str) -> String {
-    let v6 = to.contains(':');
-    let source = from.ips.iter().find(|ip| ip.contains(':') == v6).unwrap();
-    let field = if v6 { "ip6" } else { "ip4" };
-    format!(
-        "inport == \"{}\" && eth.src == {} && eth.dst == {to_mac} && {field}.src == {source} && {field}.dst == {to} \
-         && ip.ttl == 64 && tcp && tcp.dst == 80",
-        from.port, from.mac
-    )
-}
+use serde_json::json;
 
 async fn ways(v4: bool, v6: bool) {
     let pick = |a: &str, b: &str| {

@@ -16,8 +16,8 @@ pub(crate) enum Class {
     Ours,
     /// Of a class of this version, and wanted by nothing.
     Leftover,
-    /// Looks like a pod's port, but belongs to a virtual machine, which has an IP
-    /// object: claimed by its row, kept because of that object.
+    /// Claimed by its row, kept because of an object that this version does not serve:
+    /// an IP object of a virtual machine, an underlay subnet.
     Machine,
     /// Everything else.
     Foreign,
@@ -129,12 +129,12 @@ impl Legacy {
             ("dynamic_neigh_routers", "true"),
             ("always_learn_from_arp_request", "false"),
         ];
-        for (class, name) in [(Ours, "ovn-cluster"), (Foreign, "vpc-1")] {
+        for (class, name) in [(Ours, "ovn-cluster"), (Ours, "vpc-1")] {
             self.root(class, LR, name, vec![("name", text(name)), ids(&[]), ("options", map(&options))]);
         }
         self.root(Foreign, LR, "by-hand", vec![("name", text("by-hand"))]);
         let chassis = self.root(
-            Foreign,
+            Leftover,
             "HA_Chassis_Group",
             "bfd@ovn-cluster",
             vec![("name", text("bfd@ovn-cluster")), ids(&[("lrp", "bfd@ovn-cluster")])],
@@ -152,16 +152,16 @@ impl Legacy {
             };
         port(Ours, "ovn-cluster", "ovn-cluster-join", "100.64.0.1/16", vec![]);
         port(Ours, "ovn-cluster", "ovn-cluster-ovn-default", "10.16.0.1/16", vec![]);
-        port(Foreign, "ovn-cluster", "ovn-cluster-sub1", "10.17.0.1/16", vec![]);
+        port(Ours, "ovn-cluster", "ovn-cluster-sub1", "10.17.0.1/16", vec![]);
         port(Foreign, "ovn-cluster", "ovn-cluster-external", "172.16.0.254/24", vec![]);
         let peer = vec![("peer", Value::optional(Some("vpc-1-ovn-cluster")))];
-        port(Foreign, "ovn-cluster", "ovn-cluster-vpc-1", "169.254.0.1/30", peer);
+        port(Leftover, "ovn-cluster", "ovn-cluster-vpc-1", "169.254.0.1/30", peer);
         let bfd = vec![
             ("options", map(&[("bfd-only", "true")])),
             ("ha_chassis_group", Value::optional(Some(chassis))),
         ];
-        port(Foreign, "ovn-cluster", "bfd@ovn-cluster", "10.255.255.255/32", bfd);
-        port(Foreign, "vpc-1", "vpc-1-sub2", "10.18.0.1/16", vec![]);
+        port(Leftover, "ovn-cluster", "bfd@ovn-cluster", "10.255.255.255/32", bfd);
+        port(Ours, "vpc-1", "vpc-1-sub2", "10.18.0.1/16", vec![]);
         let by_hand = |name: &'static str| vec![("name", text(name)), ("mac", text("0a:00:00:00:00:02"))];
         self.child(Foreign, LRP, "az1-ts1", (LR, "ovn-cluster", "ports"), by_hand("az1-ts1"));
         self.child(Foreign, LRP, "by-hand-lrp", (LR, "ovn-cluster", "ports"), by_hand("by-hand-lrp"));
@@ -178,14 +178,15 @@ impl Legacy {
         for (class, name) in [
             (Ours, "join"),
             (Ours, "ovn-default"),
-            (Foreign, "sub1"),
-            (Foreign, "sub2"),
+            (Ours, "sub1"),
+            (Ours, "sub2"),
+            (Leftover, "gone"),
             (Foreign, "external"),
         ] {
             self.root(class, LS, name, vec![("name", text(name)), ids(&[])]);
         }
         let snoop = ("other_config", map(&[("mcast_snoop", "true"), ("mcast_querier", "true")]));
-        self.root(Foreign, LS, "underlay1", vec![("name", text("underlay1")), ids(&[]), snoop]);
+        self.root(Machine, LS, "underlay1", vec![("name", text("underlay1")), ids(&[]), snoop]);
         for name in ["ts1", "by-hand"] {
             self.root(Foreign, LS, name, vec![("name", text(name))]);
         }
@@ -213,8 +214,8 @@ impl Legacy {
         for (class, switch, name, peer) in [
             (Ours, "join", "join-ovn-cluster", "ovn-cluster-join"),
             (Ours, "ovn-default", "ovn-default-ovn-cluster", "ovn-cluster-ovn-default"),
-            (Foreign, "sub1", "sub1-ovn-cluster", "ovn-cluster-sub1"),
-            (Foreign, "sub2", "sub2-vpc-1", "vpc-1-sub2"),
+            (Ours, "sub1", "sub1-ovn-cluster", "ovn-cluster-sub1"),
+            (Ours, "sub2", "sub2-vpc-1", "vpc-1-sub2"),
             (Foreign, "external", "external-ovn-cluster", "ovn-cluster-external"),
             (Foreign, "ovn-default", "ovn-default-by-hand", "by-hand-lrp"),
         ] {
@@ -233,15 +234,14 @@ impl Legacy {
         self.port(Leftover, "ovn-default", "gone.web", "", gone, &[("pod", "web/gone")]);
         let machine = &["02:00:00:00:00:07 10.16.0.7"];
         self.port(Machine, "ovn-default", "vm-1.web", "", machine, &[("pod", "web/vm-1")]);
+        self.port(Ours, "sub1", "b-0.web", "", &["02:00:00:00:00:08 10.17.0.8"], &[("pod", "web/b-0")]);
+        self.port(Leftover, "sub2", "c-0.web", "", &["02:00:00:00:00:09 10.18.0.9"], &[("pod", "web/c-0")]);
         // Attachments, on our switch and on another.
         for (switch, name, pod) in [
             ("ovn-default", "a-0.web.net.web.ovn", "web/a-0"),
             ("ovn-default", "a-0.web.net.web.ovn.net1", "web/a-0"),
             ("ovn-default", "vm-1.web.net.web.ovn", "web/vm-1"),
             ("sub1", "a-0.web.other.web.ovn", "web/a-0"),
-            // Default interfaces on subnets that this version does not act on.
-            ("sub1", "b-0.web", "web/b-0"),
-            ("sub2", "c-0.web", "web/c-0"),
         ] {
             self.port(Foreign, switch, name, "", &["02:00:00:00:00:08 10.16.0.8"], &[("pod", pod)]);
         }
@@ -251,7 +251,7 @@ impl Legacy {
         let address = &["02:00:00:00:00:09 10.16.0.9"];
         self.port(Foreign, "ovn-default", "localnet.ovn-default", "localnet", &["unknown"], &[]);
         self.port(Foreign, "underlay1", "localnet.underlay1", "localnet", &["unknown"], &[]);
-        self.port(Foreign, "ovn-default", "ovn-default-vip-10.16.0.200", "virtual", &[], &[]);
+        self.port(Leftover, "ovn-default", "ovn-default-vip-10.16.0.200", "virtual", &[], &[]);
         let querier = "mcast-querier.ovn-default";
         self.port(
             Foreign,
@@ -276,6 +276,7 @@ impl Legacy {
     fn groups(&mut self) {
         let port = self.uuid(LSP, "ovn-default a-0.web");
         let machine = self.uuid(LSP, "ovn-default vm-1.web");
+        let other = self.uuid(LSP, "sub1 b-0.web");
         let mut group = |class, name: &'static str, marks: Ids<'_>, ports: &[Uuid]| {
             let columns =
                 vec![("name", text(name)), ids(marks), ("ports", Value::uuids(ports.iter().copied()))];
@@ -283,11 +284,11 @@ impl Legacy {
         };
         let subnet = |node, np| [("subnet", "ovn-default"), ("node", node), ("np", np)];
         group(Ours, "ovn.default.n.1", &subnet("n-1", "ovn-default/n-1"), &[port, machine]);
-        group(Ours, "node.n.1", &[("node", "n-1"), ("np", "node/n-1")], &[port, machine]);
+        group(Ours, "node.n.1", &[("node", "n-1"), ("np", "node/n-1")], &[port, machine, other]);
         group(Leftover, "ovn.default.gone", &subnet("gone", "ovn-default/gone"), &[]);
         group(Leftover, "node.gone", &[("node", "gone"), ("np", "node/gone")], &[]);
-        let other = [("subnet", "sub1"), ("node", "n-1"), ("np", "sub1/n-1")];
-        group(Foreign, "sub1.n.1", &other, &[]);
+        let marks = [("subnet", "sub1"), ("node", "n-1"), ("np", "sub1/n-1")];
+        group(Ours, "sub1.n.1", &marks, &[other]);
         group(Foreign, "underlay1.n.1", &[("lr", "ovn-cluster"), ("ls", "underlay1"), ("u2o", "true")], &[]);
         group(Foreign, "p.1.web", &[("np", "web/p-1")], &[port]);
         // A policy of a namespace called `node`.
@@ -329,8 +330,8 @@ impl Legacy {
         route(Leftover, "old default", "0.0.0.0/0", "100.64.0.254", dst, true, vec![]);
         let table = vec![("route_table", text("old"))];
         route(Leftover, "default of a table no longer named", "0.0.0.0/0", "100.64.0.1", dst, true, table);
-        route(Foreign, "spec default", "0.0.0.0/0", "172.16.0.1", dst, true, vec![]);
-        route(Foreign, "spec route", "10.0.0.0/8", "100.64.0.1", dst, true, vec![]);
+        route(Leftover, "spec default", "0.0.0.0/0", "172.16.0.1", dst, true, vec![]);
+        route(Ours, "spec route", "10.0.0.0/8", "100.64.0.1", dst, true, vec![]);
         route(Foreign, "nat source", "10.16.0.5", "172.16.0.1", src, true, vec![]);
         route(Foreign, "by hand", "0.0.0.0/0", "100.64.0.7", dst, false, vec![]);
         let learned = vec![("external_ids", map(&[("ic-learned-route", "uuid")]))];
@@ -341,7 +342,8 @@ impl Legacy {
             ("policy", Value::optional(src)),
             ids(&[]),
         ];
-        self.child(Foreign, ROUTE, "source", (LR, "vpc-1", "static_routes"), source);
+        // Stock OVN prefers it to every route with a shorter prefix, a default route too.
+        self.child(Leftover, ROUTE, "source", (LR, "vpc-1", "static_routes"), source);
     }
 
     fn policies(&mut self) {
@@ -360,7 +362,7 @@ impl Legacy {
             ("svcCidr", "10.96.0.0/12"),
         ];
         let join = "100.64.0.2";
-        let rows: [(Class, i64, &str, &str, Ids<'_>); 32] = [
+        let rows: [(Class, i64, &str, &str, Ids<'_>); 33] = [
             (Ours, 31000, "ip4.dst == 10.16.0.0/16", "", &[("subnet", "ovn-default")]),
             (Ours, 31000, "ip4.dst == 100.64.0.0/16", "", &[("subnet", "join")]),
             (Ours, 30000, "ip4.dst == 192.0.2.11", join, &node),
@@ -369,7 +371,7 @@ impl Legacy {
             (Leftover, 30000, "ip4.dst == 192.0.2.99", "100.64.0.9", &node_gone),
             (Leftover, 29000, "ip4.src == $ovn.default.gone_ip4", "100.64.0.9", &gone),
             (Leftover, 29000, "ip6.src == $ovn.default.n.1_ip6", "fd00:100:64::2", &default),
-            (Foreign, 31000, "ip4.dst == 10.17.0.0/16", "", &[("subnet", "sub1")]),
+            (Ours, 31000, "ip4.dst == 10.17.0.0/16", "", &[("subnet", "sub1")]),
             (
                 Foreign,
                 31000,
@@ -379,7 +381,7 @@ impl Legacy {
             ),
             (Foreign, 30060, "ip4.src == 10.19.0.0/16 && ip4.dst == 10.19.0.0/16", "", &u2o),
             (Foreign, 30050, "ip4.src == 10.19.0.0/16", "10.19.0.1", &u2o),
-            (Foreign, 30000, "ip4.src == $node.n.1_ip4 && ip4.dst == 169.254.20.10", join, &dns),
+            (Leftover, 30000, "ip4.src == $node.n.1_ip4 && ip4.dst == 169.254.20.10", join, &dns),
             (Foreign, 30000, "ip4.dst == 169.254.20.11", join, &dns),
             (Foreign, 29500, "ip4.dst == 10.99.0.0/16", "", &[("origin", "connected")]),
             (Foreign, 29400, "ip4.dst == 10.19.0.0/16", "", &u2o),
@@ -403,9 +405,9 @@ impl Legacy {
             ),
             (Foreign, 29100, "ip4.src == $VEG.0123456789ab_ip4", "10.16.0.78", &veg),
             (Foreign, 29090, "ip4.src == $VEG.0123456789ab_ip4", "", &veg),
-            (Foreign, 29000, "ip4.src == $sub1.n.1_ip4", join, &[("subnet", "sub1"), ("node", "n-1")]),
+            (Ours, 29000, "ip4.src == $sub1.n.1_ip4", join, &[("subnet", "sub1"), ("node", "n-1")]),
             (
-                Foreign,
+                Leftover,
                 29000,
                 "ip4.src == 10.16.0.0/16",
                 join,
@@ -413,10 +415,11 @@ impl Legacy {
             ),
             (Foreign, 29000, "ip4.src == 10.19.0.0/16", "10.19.0.1", &u2o),
             // spec.policyRoutes of the default VPC, also with numbers and matches like ours.
-            (Foreign, 100, "ip4.src == 10.16.0.0/24", "172.16.0.1", &[]),
-            (Foreign, 31000, "ip4.dst == 10.20.0.0/16", "", &[]),
-            (Foreign, 30000, "ip4.dst == 192.0.2.50", join, &[]),
-            (Foreign, 29000, "ip4.src == $by_hand_ip4", join, &[]),
+            (Ours, 100, "ip4.src == 10.16.0.0/24", "172.16.0.1", &[]),
+            (Leftover, 31000, "ip4.dst == 10.20.0.0/16", "", &[]),
+            (Leftover, 30000, "ip4.dst == 192.0.2.50", join, &[]),
+            (Leftover, 29000, "ip4.src == $by_hand_ip4", join, &[]),
+            (Foreign, 29500, "ip4.dst == 10.98.0.0/16", "", &[]),
             (Foreign, 28000, "ip4.dst == 10.21.0.0/16", "", &[("subnet", "ovn-default")]),
         ];
         for (class, priority, matching, nexthop, marks) in rows {
@@ -424,7 +427,7 @@ impl Legacy {
         }
         self.policy(Foreign, "ovn-cluster", 31000, "ip4.dst == 10.22.0.0/16", "", vec![]);
         self.policy(Foreign, "ovn-cluster", 30000, "ip4.dst == 192.0.2.60", join, vec![]);
-        self.policy(Foreign, "vpc-1", 31000, "ip4.dst == 10.18.0.0/16", "", vec![ids(&[("subnet", "sub2")])]);
+        self.policy(Ours, "vpc-1", 31000, "ip4.dst == 10.18.0.0/16", "", vec![ids(&[("subnet", "sub2")])]);
     }
 
     fn policy(
@@ -491,20 +494,68 @@ impl Legacy {
             ("logical_ip", text("10.16.0.5")),
         ];
         self.child(Foreign, "NAT", "fip", (LR, "ovn-cluster", "nat"), nat);
-        let dhcp = vec![
-            ("cidr", text("10.16.0.0/16")),
-            ("options", map(&[("lease_time", "3600")])),
-            ids(&[("ls", "ovn-default"), ("protocol", "IPv4")]),
+        let mut dhcp = |class, subnet: &'static str, cidr, options: Ids<'_>, more: Ids<'_>| {
+            let marks: Vec<_> =
+                [("ls", subnet), ("protocol", "IPv4")].into_iter().chain(more.iter().copied()).collect();
+            let columns = vec![("cidr", text(cidr)), ("options", map(options)), ids(&marks)];
+            self.root(class, "DHCP_Options", &format!("{subnet} {more:?}"), columns)
+        };
+        dhcp(Leftover, "ovn-default", "10.16.0.0/16", &[("lease_time", "3600")], &[]);
+        // Of a port that asks for its own: whose port it is can't be told.
+        dhcp(Foreign, "ovn-default", "10.16.0.0/16", &[("lease_time", "60")], &[("port", "vm-1.web")]);
+        let options = [
+            ("lease_time", "3600"),
+            ("router", "10.17.0.1"),
+            ("server_id", "169.254.0.254"),
+            ("server_mac", "0a:00:00:00:00:17"),
+            ("mtu", "1400"),
         ];
-        self.root(Foreign, "DHCP_Options", "ovn-default", dhcp);
-        let drop = vec![
-            ("action", text("drop")),
-            ("direction", text("to-lport")),
-            ("priority", Value::integer(1000)),
-            ("match", text("ip")),
-            ids(&[("parent", "ovn-default")]),
-        ];
-        self.child(Foreign, "ACL", "private", (LS, "ovn-default", "acls"), drop);
+        let served = dhcp(Ours, "sub1", "10.17.0.0/16", &options, &[]);
+        let port = self.uuid(LSP, "sub1 b-0.web");
+        let refer = Operation::update(LSP).by_uuid(port).column("dhcpv4_options", Value::uuids([served]));
+        self.operations.push(refer.build());
+        let mut acl = |class,
+                       what: &str,
+                       switch: &'static str,
+                       (priority, action, matching): (i64, &str, &str),
+                       more: Columns| {
+            let mut columns = vec![
+                ("action", text(action)),
+                ("direction", text("to-lport")),
+                ("priority", Value::integer(priority)),
+                ("match", text(matching)),
+                ("tier", Value::integer(2)),
+            ];
+            columns.extend(more);
+            self.child(class, "ACL", what, (LS, switch, "acls"), columns);
+        };
+        let logged = || {
+            vec![
+                ("log", Value::boolean(true)),
+                ("severity", Value::optional(Some("warning"))),
+                ("name", Value::optional(Some("sub1"))),
+                ids(&[("parent", "sub1")]),
+            ]
+        };
+        acl(
+            Leftover,
+            "private",
+            "ovn-default",
+            (1000, "drop", "ip"),
+            vec![ids(&[("parent", "ovn-default")])],
+        );
+        acl(Foreign, "by hand", "ovn-default", (900, "drop", "icmp4"), vec![]);
+        acl(Ours, "wall", "sub1", (1000, "drop", "ip"), logged());
+        let within = "ip4.src == 10.17.0.0/16 && ip4.dst == 10.17.0.0/16";
+        for (priority, matching) in [(1001, within), (3000, "ip4.src == 100.64.0.0/16")] {
+            acl(
+                Ours,
+                matching,
+                "sub1",
+                (priority, "allow-related", matching),
+                vec![ids(&[("parent", "sub1")])],
+            );
+        }
         let bfd = vec![("logical_port", text("bfd@ovn-cluster")), ("dst_ip", text("10.16.0.78"))];
         self.root(Foreign, "BFD", "bfd", bfd);
     }

@@ -11,20 +11,18 @@ use crate::compile::compile;
 use crate::compile::tests::fake::{Cluster, Families, config};
 use crate::facts::{Column, RowFact};
 
-/// Natural key of the row that holds this one.
-fn parent(replica: &Replica, uuid: ovsdb::Uuid) -> Option<Arc<str>> {
-    [
-        (Table::LogicalRouter, ["ports", "static_routes", "policies"].as_slice()),
-        (Table::LogicalSwitch, ["ports"].as_slice()),
-    ]
-    .into_iter()
-    .find_map(|(table, columns)| {
+/// The row that holds this one.
+fn parent(replica: &Replica, uuid: ovsdb::Uuid) -> Option<(Table, Arc<str>)> {
+    crate::commit::PARENT_COLUMNS.into_iter().find_map(|(table, column, _)| {
         let rows = replica.table(table.name())?;
-        let holder = rows.rows().find(|row| {
-            columns.iter().any(|column| row.get(column).is_some_and(|v| v.set_uuids().any(|u| u == uuid)))
-        });
-        natural_key(table, holder?, None)
+        let holder =
+            rows.rows().find(|row| row.get(column).is_some_and(|v| v.set_uuids().any(|u| u == uuid)))?;
+        Some((table, natural_key(table, holder, None)?))
     })
+}
+
+fn holder(parent: &Option<(Table, Arc<str>)>) -> Option<Holder<'_>> {
+    parent.as_ref().map(|(table, name)| Holder { table: *table, name })
 }
 
 fn table(name: &str) -> Option<Table> {
@@ -42,7 +40,7 @@ fn only_rows_of_our_classes_are_claimed() {
             assert_eq!(row.class, Class::Foreign, "{row:?}");
             continue;
         };
-        let claimed = claim(&config, table, stored, parent(&replica, row.uuid).as_deref());
+        let claimed = claim(&config, table, stored, holder(&parent(&replica, row.uuid)));
         let wanted = row.class != Class::Foreign && table != Table::NbGlobal;
         assert_eq!(claimed, wanted, "{row:?}");
     }
@@ -59,7 +57,8 @@ fn only_rows_of_our_classes_are_claimed() {
 fn what_units_state_is_what_kube_ovn_left() {
     let legacy = Legacy::new();
     let replica = legacy.replica();
-    let cluster = Cluster::worked_example(Families::V4);
+    let mut cluster = Cluster::worked_example(Families::V4);
+    cluster.add_more();
     let mut stated: BTreeMap<_, RowFact> = BTreeMap::new();
     for unit in cluster.units() {
         let facts = compile(&cluster, &unit);
@@ -68,17 +67,23 @@ fn what_units_state_is_what_kube_ovn_left() {
     for row in legacy.rows.iter().filter(|row| row.class == Class::Ours) {
         let table = table(row.table).expect("one of ours");
         let stored = replica.row(row.table, &row.uuid).expect("in the database");
-        let holder = parent(&replica, row.uuid);
-        let key = natural_key(table, stored, holder.as_deref()).expect("has a key");
+        let held_by = parent(&replica, row.uuid);
+        let key = natural_key(table, stored, holder(&held_by)).expect("has a key");
         let fact = stated.remove(&crate::facts::RowKey::new(table, key.clone()));
         let fact = fact.unwrap_or_else(|| panic!("{row:?} is not stated as {key}"));
-        assert_eq!(fact.parent.as_ref().map(|(parent, _)| parent.key.clone()), holder, "{row:?}");
+        assert_eq!(
+            fact.parent.as_ref().map(|(parent, _)| (parent.table, parent.key.clone())),
+            held_by,
+            "{row:?}"
+        );
         for (name, column) in &fact.columns {
             let value = stored.get(name).unwrap_or_else(|| panic!("no column {name}"));
             let holds = match column {
                 Column::Whole(wanted) => value == wanted,
                 Column::Keys(wanted) => wanted.iter().all(|(k, v)| value.map_get(k) == Some(&**v)),
                 Column::Initial(_) => true,
+                Column::Refs(rows) => value.as_set().is_some_and(|set| set.len() == rows.len()),
+                Column::Map { keys, .. } => keys.iter().all(|(k, v)| value.map_get(k) == Some(&**v)),
             };
             assert!(holds, "{row:?} column {name}: {value:?}, stated {column:?}");
         }
@@ -96,11 +101,13 @@ fn rows_that_lost_a_mark_are_not_claimed() {
     let mut checked = 0;
     for row in legacy.rows.iter().filter(|row| row.class != Class::Foreign) {
         let Some(table) = table(row.table).filter(|table| *table != Table::NbGlobal) else { continue };
+        // A policy without its other marks could be an entry of a Vpc's spec.
+        let entry = |marks: &[String]| table == Table::Policy && marks.len() == 1;
         let stored = replica.row(row.table, &row.uuid).expect("in the database");
-        let holder = parent(&replica, row.uuid);
+        let held_by = parent(&replica, row.uuid);
         let marks: Vec<String> =
             stored.get("external_ids").unwrap().map_strings().map(|(key, _)| key.to_owned()).collect();
-        for mark in marks {
+        for mark in marks.clone() {
             let mut database = legacy.database.clone();
             let remove = ovsdb::Operation::mutate(row.table)
                 .by_uuid(row.uuid)
@@ -108,13 +115,20 @@ fn rows_that_lost_a_mark_are_not_claimed() {
             database.must(&[remove.build()]);
             let after = database.replica();
             let changed = after.row(row.table, &row.uuid).expect("still there");
-            // Groups of nodes had no vendor mark in older versions.
-            let optional =
-                mark == "vendor" && changed.str("name").is_some_and(|name| name.starts_with("node."));
-            assert_eq!(claim(&config, table, changed, holder.as_deref()), optional, "{row:?} without {mark}");
+            // Groups of nodes and ACLs had no vendor mark in older versions; ACLs of a private
+            // subnet have no mark of the subnet.
+            let node = changed.str("name").is_some_and(|name| name.starts_with("node."));
+            let optional = (mark == "vendor" && (node || table == Table::Acl))
+                || (mark == "subnet" && table == Table::Acl);
+            let rest: Vec<String> = marks.iter().filter(|other| **other != mark).cloned().collect();
+            let optional = optional || (mark != "vendor" && entry(&rest));
+            assert_eq!(claim(&config, table, changed, holder(&held_by)), optional, "{row:?} without {mark}");
             checked += 1;
         }
-        assert!(!claim(&config, table, stored, Some("elsewhere")) || holder.is_none(), "{row:?} elsewhere");
+        // Entries of specs may be on any router.
+        let anywhere = held_by.is_none() || matches!(table, Table::Policy | Table::StaticRoute);
+        let elsewhere = held_by.as_ref().map(|(table, _)| Holder { table: *table, name: "elsewhere" });
+        assert!(!claim(&config, table, stored, elsewhere) || anywhere, "{row:?} elsewhere");
     }
     assert!(checked > 30, "{checked}");
 }
@@ -125,8 +139,8 @@ fn natural_keys() {
     let replica = legacy.replica();
     let key = |table: Table, what: &str| {
         let uuid = legacy.uuid(table.name(), what);
-        let holder = parent(&replica, uuid);
-        natural_key(table, replica.row(table.name(), &uuid).unwrap(), holder.as_deref())
+        let held_by = parent(&replica, uuid);
+        natural_key(table, replica.row(table.name(), &uuid).unwrap(), holder(&held_by))
     };
     let route = key(Table::StaticRoute, "ovn-cluster learned").unwrap();
     assert_eq!(&*route, "ovn-cluster||dst-ip|10.99.0.0/16|169.254.100.2", "no policy means dst-ip");

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ovsdb::schema::UNLIMITED;
-use ovsdb::{Atom, AtomMap, AtomSet, ColumnType, Row, Schema, Value};
+use ovsdb::{Atom, AtomMap, AtomSet, ColumnType, Row, Schema, Uuid, Value};
 
-use crate::facts::{Column, RowFact};
+use crate::facts::{Column, Gone, RowFact, RowKey};
 
 /// How a column has to change.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,27 +29,58 @@ pub(super) enum Change {
     },
 }
 
+/// UUID of a row by its natural key, if there is one.
+pub(super) type Find<'a> = &'a mut dyn FnMut(&RowKey) -> Option<Uuid>;
+
 /// What has to change in `row`. Columns that the server or the monitor lacks, and
 /// values that don't fit their column's type, can't be judged and are left alone.
-pub(super) fn columns(schema: &Schema, fact: &RowFact, row: &Row) -> BTreeMap<&'static str, Change> {
+pub(super) fn columns(
+    schema: &Schema,
+    fact: &RowFact,
+    row: &Row,
+    find: Find<'_>,
+) -> BTreeMap<&'static str, Change> {
     let mut changes = BTreeMap::new();
     for (name, column) in &fact.columns {
         let Some(ty) = schema.column(fact.row.table.name(), name).map(|c| &c.ty) else { continue };
         let Some(current) = row.get(name) else { continue };
-        if let Some(change) = one(column, ty, current) {
+        if let Some(change) = one(column, ty, current, find) {
             changes.insert(*name, change);
         }
     }
     changes
 }
 
-fn one(column: &Column, ty: &ColumnType, current: &Value) -> Option<Change> {
+fn one(column: &Column, ty: &ColumnType, current: &Value, find: Find<'_>) -> Option<Change> {
     match column {
         Column::Initial(_) => None,
         Column::Keys(wanted) => {
             let current = current.as_map()?;
             let set: AtomMap = pairs(wanted).filter(|(k, v)| current.get(k) != Some(v)).collect();
             (!set.is_empty()).then(|| Change::Keys { set, remove: AtomSet::new() })
+        }
+        Column::Refs(rows) => {
+            let found: Vec<Uuid> = rows.iter().filter_map(&mut *find).collect();
+            // With a row missing the column can't be right yet.
+            let missing = found.len() < rows.len();
+            let change = one(&Column::Whole(Value::uuids(found)), ty, current, find);
+            change.or_else(|| missing.then(|| Change::Set(current.clone())))
+        }
+        Column::Map { keys, initial, gone } => {
+            let current = current.as_map()?;
+            let wrong = pairs(keys).filter(|(k, v)| current.get(k) != Some(v));
+            let missing = pairs(initial).filter(|(k, _)| !current.contains_key(k));
+            let set: AtomMap = wrong.chain(missing).collect();
+            let remove: AtomSet = match gone {
+                Gone::Keys(gone) => {
+                    gone.iter().map(Atom::from).filter(|key| current.contains_key(key)).collect()
+                }
+                Gone::Others => {
+                    let named: AtomSet = keys.keys().chain(initial.keys()).map(Atom::from).collect();
+                    current.keys().filter(|key| !named.contains(*key)).cloned().collect()
+                }
+            };
+            (!set.is_empty() || !remove.is_empty()).then_some(Change::Keys { set, remove })
         }
         Column::Whole(wanted) => {
             let wanted = wanted.clone().shaped(ty)?;
@@ -77,13 +108,15 @@ fn one(column: &Column, ty: &ColumnType, current: &Value) -> Option<Change> {
 }
 
 /// The columns of a new row.
-pub(super) fn initial(schema: &Schema, fact: &RowFact) -> BTreeMap<&'static str, Value> {
+pub(super) fn initial(schema: &Schema, fact: &RowFact, find: Find<'_>) -> BTreeMap<&'static str, Value> {
     let table = fact.row.table.name();
     let columns = fact.columns.iter().filter_map(|(name, column)| {
         let ty = &schema.column(table, name)?.ty;
         let value = match column {
             Column::Whole(value) | Column::Initial(value) => value.clone().shaped(ty)?,
             Column::Keys(keys) => Value::Map(pairs(keys).collect()),
+            Column::Refs(rows) => Value::uuids(rows.iter().filter_map(&mut *find)).shaped(ty)?,
+            Column::Map { keys, initial, .. } => Value::Map(pairs(initial).chain(pairs(keys)).collect()),
         };
         Some((*name, value))
     });

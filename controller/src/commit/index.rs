@@ -17,11 +17,14 @@ use crate::verify::Differences;
 use crate::world::PortRow;
 
 /// Columns that hold strong references to rows of other tables: parent, column, child.
-pub const PARENT_COLUMNS: [(Table, &str, Table); 4] = [
+pub const PARENT_COLUMNS: [(Table, &str, Table); 7] = [
     (Table::LogicalRouter, "policies", Table::Policy),
     (Table::LogicalRouter, "ports", Table::LogicalRouterPort),
     (Table::LogicalRouter, "static_routes", Table::StaticRoute),
     (Table::LogicalSwitch, "ports", Table::LogicalSwitchPort),
+    (Table::LogicalSwitch, "acls", Table::Acl),
+    (Table::PortGroup, "acls", Table::Acl),
+    (Table::HaChassisGroup, "ha_chassis", Table::HaChassis),
 ];
 
 /// Set columns of weak references that units fill by memberships: holder, column,
@@ -156,10 +159,11 @@ impl Index {
     fn identify(&self, config: &Config, table: Table, uuid: Uuid) -> Option<Known> {
         let row = self.replica.as_ref()?.row(table.name(), &uuid)?;
         let parent = self.parent(&uuid).and_then(|(table, uuid)| {
-            self.replica.as_ref()?.row(table.name(), &uuid)?.str("name").map(Arc::<str>::from)
+            let name = self.replica.as_ref()?.row(table.name(), &uuid)?.str("name")?;
+            Some(claims::Holder { table, name })
         });
-        let key = claims::natural_key(table, row, parent.as_deref());
-        let claimed = key.is_some() && claims::claim(config, table, row, parent.as_deref());
+        let key = claims::natural_key(table, row, parent);
+        let claimed = key.is_some() && claims::claim(config, table, row, parent);
         Some(Known { table, key, claimed })
     }
 

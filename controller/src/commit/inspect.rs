@@ -37,6 +37,11 @@ impl Commit {
         self.index.row(key.table, &uuid)?.str("mac")
     }
 
+    /// UUID of the row with that natural key.
+    pub fn uuid_of(&self, key: &RowKey) -> Option<ovsdb::Uuid> {
+        self.index.find(key).next()
+    }
+
     /// A row with that natural key is in the replica.
     pub fn present(&self, key: &RowKey) -> bool {
         self.index.find(key).next().is_some()

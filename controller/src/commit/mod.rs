@@ -239,7 +239,7 @@ impl Commit {
         let item = Item::Row(key.clone());
         let (clean, strays) = self.judged_row(desired, key);
         match (clean, desired.owner(key)) {
-            (Some(clean), Some(owner)) => self.judge(item, clean, Group::Unit(owner.clone())),
+            (Some(clean), Some(owner)) => self.judge(item, clean, Group::Unit(owner.clone()), false),
             _ => self.close(&item),
         }
         self.notify.extend(desired.owners(key).cloned());
@@ -248,7 +248,7 @@ impl Commit {
             self.close(&Item::Stray(key.table, *uuid));
         }
         for uuid in &strays {
-            self.pending.open(Item::Stray(key.table, *uuid), Group::Stray(key.table, *uuid));
+            self.pending.open(Item::Stray(key.table, *uuid), Group::Stray(key.table, *uuid), true);
         }
         if !strays.is_empty() {
             self.strays.insert(key.clone(), strays);
@@ -273,8 +273,9 @@ impl Commit {
 
     fn touch_member(&mut self, desired: &Desired, member: MemberFact) {
         self.notify.extend(desired.member_owners(&member).iter().cloned());
+        let retires = desired.member_owners(&member).is_empty();
         match self.judged_member(desired, &member) {
-            Some((clean, group)) => self.judge(Item::Member(member), clean, group),
+            Some((clean, group)) => self.judge(Item::Member(member), clean, group, retires),
             None => self.close(&Item::Member(member)),
         }
     }
@@ -302,11 +303,11 @@ impl Commit {
         desired.owner(&member.row).is_some() && self.index.find(key).any(|uuid| ours(&uuid))
     }
 
-    fn judge(&mut self, item: Item, clean: bool, group: Group) {
+    fn judge(&mut self, item: Item, clean: bool, group: Group, retires: bool) {
         if clean {
             self.close(&item);
         } else {
-            self.pending.open(item, group);
+            self.pending.open(item, group, retires);
         }
     }
 
@@ -334,7 +335,9 @@ impl Commit {
         let rank = |uuid: &Uuid| {
             let row = self.index.row(fact.row.table, uuid);
             let differences = match (&self.schema, row) {
-                (Some(schema), Some(row)) => diff::columns(schema, fact, row).len(),
+                (Some(schema), Some(row)) => {
+                    diff::columns(schema, fact, row, &mut |key| self.find(key)).len()
+                }
                 _ => usize::MAX,
             };
             (!self.index.claimed(uuid), !self.held_by(fact, uuid), differences, *uuid)
@@ -353,10 +356,15 @@ impl Commit {
         }
     }
 
+    /// UUID of the row with that natural key; of several the one that counts.
+    fn find(&self, key: &RowKey) -> Option<Uuid> {
+        self.index.find(key).next()
+    }
+
     fn row_holds(&self, fact: &RowFact, uuid: &Uuid) -> bool {
         let row = self.index.row(fact.row.table, uuid);
         let (Some(schema), Some(row)) = (&self.schema, row) else { return false };
-        self.held_by(fact, uuid) && diff::columns(schema, fact, row).is_empty()
+        self.held_by(fact, uuid) && diff::columns(schema, fact, row, &mut |key| self.find(key)).is_empty()
     }
 
     fn member_present(&self, member: &MemberFact) -> bool {

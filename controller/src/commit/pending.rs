@@ -2,10 +2,11 @@
 //!
 //! An item is one row, one membership or one row too many. Items of one unit make a
 //! group that is never split over transactions. A group waits in one of a few
-//! phases; ready ones are taken by class (the port path before bulk repair), then
-//! in the order in which they came.
+//! phases; ready ones are taken by class, then in the order in which they came: the
+//! port path, then everything else that adds or changes, then what only takes away.
+//! So a new way is there before the old one goes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ovsdb::Uuid;
 
@@ -35,14 +36,6 @@ pub(super) enum Group {
 }
 
 impl Group {
-    /// 0 for the port path, 1 for everything else.
-    pub(super) fn class(&self) -> u8 {
-        match self {
-            Self::Unit(UnitKey::Pod(..) | UnitKey::Node(_)) => 0,
-            _ => 1,
-        }
-    }
-
     /// The unit, if it is one's.
     pub(super) fn unit(&self) -> Option<&UnitKey> {
         match self {
@@ -66,8 +59,22 @@ pub(super) enum Phase {
 }
 
 struct State {
-    items: BTreeSet<Item>,
+    /// Each with whether it only takes something away.
+    items: BTreeMap<Item, bool>,
     phase: Phase,
+}
+
+/// The port path, everything else, and what goes last.
+const PORTS: u8 = 0;
+const OTHERS: u8 = 1;
+const LAST: u8 = 2;
+
+fn class(group: &Group, items: &BTreeMap<Item, bool>) -> u8 {
+    match group {
+        Group::Stray(..) => LAST,
+        Group::Unit(UnitKey::Pod(..) | UnitKey::Node(_)) if items.values().any(|retires| !retires) => PORTS,
+        Group::Unit(_) | Group::Leftover(_) => OTHERS,
+    }
 }
 
 /// All open groups.
@@ -80,8 +87,9 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// The item differs; it belongs to this group now.
-    pub(super) fn open(&mut self, item: Item, group: Group) {
+    /// The item differs; it belongs to this group now. `retires`: it is there and must
+    /// not be.
+    pub(super) fn open(&mut self, item: Item, group: Group, retires: bool) {
         match self.items.get(&item) {
             Some(old) if *old == group => {}
             Some(_) => {
@@ -92,11 +100,12 @@ impl Pending {
         self.items.insert(item.clone(), group.clone());
         let blocked = match self.groups.get_mut(&group) {
             Some(state) => {
-                state.items.insert(item);
-                state.phase == Phase::Blocked
+                state.items.insert(item, retires);
+                let late = matches!(state.phase, Phase::Ready(had, _) if had > class(&group, &state.items));
+                state.phase == Phase::Blocked || late
             }
             None => {
-                let state = State { items: [item].into(), phase: Phase::Blocked };
+                let state = State { items: [(item, retires)].into(), phase: Phase::Blocked };
                 self.groups.insert(group.clone(), state);
                 true
             }
@@ -143,13 +152,15 @@ impl Pending {
 
     /// Items of an open group: rows, memberships, strays.
     pub(super) fn items(&self, group: &Group) -> Vec<Item> {
-        self.groups.get(group).map(|state| state.items.iter().cloned().collect()).unwrap_or_default()
+        self.groups.get(group).map(|state| state.items.keys().cloned().collect()).unwrap_or_default()
     }
 
     /// Puts a group at the end of its class' queue.
     pub(super) fn set_ready(&mut self, group: &Group) {
+        let Some(state) = self.groups.get(group) else { return };
+        let class = class(group, &state.items);
         self.sequence += 1;
-        self.set_phase(group, Phase::Ready(group.class(), self.sequence));
+        self.set_phase(group, Phase::Ready(class, self.sequence));
     }
 
     /// Puts a group into a phase.

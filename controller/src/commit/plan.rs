@@ -11,7 +11,7 @@ use super::index::{MEMBER_COLUMNS, child_column};
 use super::pending::{Group, Item, Phase};
 use super::{Commit, Flight, epoch};
 use crate::desired::Desired;
-use crate::facts::{MemberFact, RowFact, RowKey, Table};
+use crate::facts::{Column, MemberFact, RowFact, RowKey, Table};
 use crate::io::Output;
 
 /// Rows per transaction: enough to spread northd's and the server's fixed costs,
@@ -169,7 +169,9 @@ impl Planner<'_> {
         }
         self.done.insert(group.clone());
         self.current.groups.push(group.clone());
-        for item in items {
+        // A row that refers to another one of the group comes after it.
+        let (referring, items): (Vec<_>, Vec<_>) = items.into_iter().partition(|item| self.refers(item));
+        for item in items.into_iter().chain(referring) {
             match item {
                 Item::Row(key) => self.row(&key),
                 Item::Member(member) => self.member(member),
@@ -177,6 +179,12 @@ impl Planner<'_> {
             }
         }
         true
+    }
+
+    fn refers(&self, item: &Item) -> bool {
+        let Item::Row(key) = item else { return false };
+        let fact = self.desired.row(key);
+        fact.is_some_and(|fact| fact.columns.values().any(|column| matches!(column, Column::Refs(_))))
     }
 
     /// Rows outside of the group that must exist before it can be sent.
@@ -189,6 +197,10 @@ impl Planner<'_> {
                     own.insert(key.clone());
                     if let Some(fact) = self.desired.row(key) {
                         needs.extend(fact.parent.iter().map(|(parent, _)| parent.clone()));
+                        needs.extend(fact.columns.values().flat_map(|column| match column {
+                            Column::Refs(rows) => rows.clone(),
+                            _ => BTreeSet::new(),
+                        }));
                     }
                 }
                 Item::Member(member) if !self.desired.member_owners(member).is_empty() => {
@@ -240,7 +252,9 @@ impl Planner<'_> {
     fn repair(&mut self, fact: &RowFact, uuid: Uuid) {
         let table = fact.row.table;
         let Some(row) = self.commit.index.row(table, &uuid).cloned() else { return };
-        for (column, change) in diff::columns(&self.schema, fact, &row) {
+        let schema = self.schema.clone();
+        let changes = diff::columns(&schema, fact, &row, &mut |key| self.lookup(key));
+        for (column, change) in changes {
             self.current.builder.change(table, uuid, column, change);
         }
         let Some((parent, column)) = &fact.parent else { return };
@@ -259,7 +273,8 @@ impl Planner<'_> {
     fn insert(&mut self, fact: &RowFact) {
         let key = &fact.row;
         let uuid = self.commit.fresh_uuid(key);
-        let mut columns = diff::initial(&self.schema, fact);
+        let schema = self.schema.clone();
+        let mut columns = diff::initial(&schema, fact, &mut |key| self.lookup(key));
         // A set that many units fill comes with what exists, not with a mutation each.
         for (_, column, _) in MEMBER_COLUMNS.iter().filter(|(holder, ..)| *holder == key.table) {
             let mut elements = Vec::new();

@@ -8,8 +8,8 @@
 //! | unit | states |
 //! |---|---|
 //! | globals | `NB_Global` options, the default Vpc and Subnets as objects |
-//! | vpc | router, default routes, status |
-//! | subnet | switch, router ports, routing policy of its CIDR, defaults, status |
+//! | vpc | router, static and policy routes, its half of peerings, BFD port, status |
+//! | subnet | switch, router ports, ACLs, DHCP, policies of its CIDR and of its central gateway, virtual ports, defaults, status |
 //! | node | join port, policies to and by the node, its port groups, annotations |
 //! | namespace | annotations |
 //! | pod | port, memberships, IP object, annotations |
@@ -19,7 +19,7 @@
 //! | kept | row and IP object of a port whose pod is gone and whose address stays |
 //! | other | a word on kinds that this version does not act on |
 
-mod checks;
+pub(crate) mod dhcp;
 mod globals;
 mod ip;
 mod ippool;
@@ -34,6 +34,8 @@ mod subnet;
 pub(crate) mod tests;
 pub(crate) mod vip;
 mod vpc;
+
+pub(crate) use vpc::{bfd, routes};
 
 use crate::facts::Facts;
 use crate::view::{UnitKey, View};

@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crds::{keys, names, net};
+use crds::{keys, names};
 use ovsdb::Value;
 use serde_json::json;
 
 use super::rows;
 use crate::facts::{Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey, Table};
+use crate::io::Config;
 use crate::objects::StringMap;
-use crate::view::{Lease, LeaseState, NodeView, SubnetView, View};
+use crate::view::{Lease, LeaseState, NodeView, Overlay, SubnetView, View};
 
 pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
     let mut facts = Facts::default();
@@ -24,9 +25,11 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
     rows::root(Table::PortGroup, &names::node_group(name))
         .ids(&[("node", name), ("np", &format!("node/{name}"))])
         .add(&mut facts);
-    let egress = view.subnet(&config.default_ls);
-    subnet_group(&config.default_ls, egress.as_deref(), name, &mut facts);
-    conflicts(view, &object, &node, &mut facts);
+    let overlays = view.overlays();
+    for subnet in overlays.iter().filter(|subnet| subnet.distributed) {
+        subnet_group(&subnet.name, name, &mut facts);
+    }
+    conflicts(&overlays, &object, &node, &mut facts);
 
     let port: Arc<str> = names::node_port(name).into();
     let join = view.subnet(&config.node_switch).filter(|join| join.supported && join.invalid.is_none());
@@ -45,41 +48,31 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
     };
     join_port(&config.node_switch, &lease, &mut facts);
     to_node(&config.cluster_router, name, &node, &lease, &mut facts);
-    from_pods(view, egress.as_deref(), name, &lease, &mut facts);
+    to_local_dns(config, name, &lease, &mut facts);
+    for subnet in overlays.iter().filter(|subnet| subnet.distributed) {
+        from_pods(&config.cluster_router, subnet, name, &lease, &mut facts);
+    }
     object_fields(&object, &node, &join, &lease, &mut facts);
     facts
 }
 
-/// The subnet's pods leave through the node they are on.
-fn distributed(subnet: &SubnetView) -> bool {
-    subnet.spec.gateway_type != "centralized"
-}
-
-fn subnet_group(subnet: &str, view: Option<&SubnetView>, node: &str, facts: &mut Facts) {
-    let group = names::subnet_node_group(subnet, node);
-    match view {
-        Some(view) if view.supported && distributed(view) => rows::root(Table::PortGroup, &group)
-            .ids(&[("subnet", subnet), ("node", node), ("np", &format!("{subnet}/{node}"))])
-            .add(facts),
-        Some(view) if view.supported => {}
-        _ => facts.keeps.push(Keep::Row(RowKey::new(Table::PortGroup, group))),
-    }
+/// Pods of the subnet on the node. Groups of a subnet that is broken, or on its way
+/// back, are kept by the subnet's own unit.
+fn subnet_group(subnet: &str, node: &str, facts: &mut Facts) {
+    rows::root(Table::PortGroup, &names::subnet_node_group(subnet, node))
+        .ids(&[("subnet", subnet), ("node", node), ("np", &format!("{subnet}/{node}"))])
+        .add(facts);
 }
 
 /// A node address inside an overlay CIDR is unreachable from pods.
-fn conflicts(view: &dyn View, object: &ObjectRef, node: &NodeView, facts: &mut Facts) {
+fn conflicts(overlays: &[Overlay], object: &ObjectRef, node: &NodeView, facts: &mut Facts) {
     let addresses = || node.ipv4.map(IpAddr::V4).into_iter().chain(node.ipv6.map(IpAddr::V6));
-    for subnet in view.subnet_names().iter() {
-        let Some(seen) = view.subnet(subnet) else { continue };
-        if *seen.spec.vpc != *view.config().cluster_router || !seen.spec.vlan.is_empty() {
-            continue;
-        }
-        let nets = net::parse_dual_cidrs(&seen.spec.cidr_block).unwrap_or_default();
-        for ip in addresses().filter(|ip| nets.contains(ip)) {
+    for subnet in overlays {
+        for ip in addresses().filter(|ip| subnet.nets.contains(ip)) {
             let message = format!(
-                "address {ip} of node {} is inside cidrBlock {} of subnet {subnet}, so pods can't reach the node; \
+                "address {ip} of node {} is inside cidrBlock {} of subnet {}, so pods can't reach the node; \
                  give the subnet a block without node addresses, or the node another address",
-                object.name, seen.spec.cidr_block
+                object.name, subnet.nets, subnet.name
             );
             rows::warning(facts, object, &node.uid, "NodeAddressConflictWithSubnet", &message);
         }
@@ -111,25 +104,29 @@ fn to_node(router: &str, name: &str, node: &NodeView, lease: &Lease, facts: &mut
     }
 }
 
-/// Traffic of the node's pods leaves by its join port.
-fn from_pods(view: &dyn View, subnet: Option<&SubnetView>, node: &str, lease: &Lease, facts: &mut Facts) {
-    let config = view.config();
-    let Some(subnet) = subnet.filter(|subnet| subnet.supported && subnet.invalid.is_none()) else {
-        facts.keeps.push(Keep::Marked(Table::Policy, "node", node.into()));
-        return;
-    };
-    if !distributed(subnet) {
-        return;
+/// Pods reach the DNS cache of the node that they are on.
+fn to_local_dns(config: &Config, name: &str, lease: &Lease, facts: &mut Facts) {
+    let caches = config.node_local_dns_ip.split(',').filter_map(|text| text.trim().parse::<IpAddr>().ok());
+    for cache in caches {
+        let join = rows::addresses(lease).find(|join| join.is_ipv4() == cache.is_ipv4());
+        let Some(join) = join else { continue };
+        let matching = rows::local_dns_match(&names::node_group(name), &cache);
+        let family = if cache.is_ipv4() { "4" } else { "6" };
+        let ids = [("node", name), ("address-family", family), (rows::LOCAL_DNS, "true")];
+        rows::policy(facts, &config.cluster_router, rows::TO_NODE, &matching, Some(join), &ids);
     }
-    let nets = net::parse_dual_cidrs(&subnet.spec.cidr_block).unwrap_or_default();
-    let group = names::subnet_node_group(&config.default_ls, node);
+}
+
+/// Traffic of a subnet's pods on the node leaves by its join port.
+fn from_pods(router: &str, subnet: &Overlay, node: &str, lease: &Lease, facts: &mut Facts) {
+    let group = names::subnet_node_group(&subnet.name, node);
     for nexthop in rows::addresses(lease) {
-        let served = if nexthop.is_ipv4() { nets.v4.is_some() } else { nets.v6.is_some() };
+        let served = if nexthop.is_ipv4() { subnet.nets.v4.is_some() } else { subnet.nets.v6.is_some() };
         if served {
             let field = rows::ip_field(&nexthop);
             let matching = format!("{field}.src == ${group}_{field}");
-            let ids = [("subnet", &*config.default_ls), ("node", node)];
-            rows::policy(facts, &config.cluster_router, rows::GATEWAY, &matching, Some(nexthop), &ids);
+            let ids = [("subnet", &*subnet.name), ("node", node)];
+            rows::policy(facts, router, rows::GATEWAY, &matching, Some(nexthop), &ids);
         }
     }
 }

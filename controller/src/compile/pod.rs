@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crds::{keys, names};
 use ovsdb::Value;
 
-use super::rows;
+use super::{dhcp, rows};
 use crate::facts::{EventFact, Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey, Table};
 use crate::io::Config;
 use crate::ipam::is_machine;
@@ -40,7 +40,7 @@ pub(super) fn compile(view: &dyn View, namespace: &Arc<str>, name: &Arc<str>) ->
         return facts;
     };
     let placed = !pod.node.is_empty() && view.node(&pod.node).is_some();
-    logical_port(&pod, namespace, name, lease, &mut facts);
+    logical_port(view, &pod, (namespace, name), &subnet, lease, &mut facts);
     if placed {
         memberships(view.config(), &pod, &subnet, lease, &mut facts);
     }
@@ -88,7 +88,14 @@ fn allocated(object: &ObjectRef, pod: &PodView, lease: &Lease, facts: &mut Facts
     });
 }
 
-fn logical_port(pod: &PodView, namespace: &str, name: &str, lease: &Lease, facts: &mut Facts) {
+fn logical_port(
+    view: &dyn View,
+    pod: &PodView,
+    (namespace, name): (&str, &str),
+    subnet: &SubnetView,
+    lease: &Lease,
+    facts: &mut Facts,
+) {
     let on = |key: &str| pod.requests.get(key).is_some_and(|value| &**value == "true");
     let address = rows::port_address(lease);
     let vips: Vec<&str> = pod
@@ -110,23 +117,27 @@ fn logical_port(pod: &PodView, namespace: &str, name: &str, lease: &Lease, facts
     if !vips.is_empty() {
         ids.extend([("vips", &*vips), ("attach-vips", "true")]);
     }
-    rows::named(
-        Table::LogicalSwitchPort,
-        &lease.port,
-        RowKey::new(Table::LogicalSwitch, &*lease.subnet),
-        "ports",
-    )
-    .whole("type", Value::string(""))
-    .whole("addresses", Value::strings(addresses))
-    .whole("port_security", Value::strings(security))
-    .ids(&ids)
-    .add(facts);
+    let dhcp = dhcp::port(view, pod, subnet, lease, facts);
+    let switch = RowKey::new(Table::LogicalSwitch, &*lease.subnet);
+    let mut row = rows::named(Table::LogicalSwitchPort, &lease.port, switch, "ports")
+        .whole("type", Value::string(""))
+        .whole("addresses", Value::strings(addresses))
+        .whole("port_security", Value::strings(security))
+        .ids(&ids);
+    for (column, refs) in dhcp {
+        row = row.column(column, refs);
+    }
+    row.add(facts);
 }
 
-/// The groups of the pod's node; unit node makes them.
+/// The groups of the pod's node; unit node makes them. Nodes route for the default
+/// VPC only.
 fn memberships(config: &Config, pod: &PodView, subnet: &SubnetView, lease: &Lease, facts: &mut Facts) {
+    if *subnet.spec.vpc != *config.cluster_router || !subnet.is_ovn() {
+        return;
+    }
     // The join subnet has no groups of its own: what is on it leaves through no gateway.
-    if lease.subnet == config.default_ls && subnet.spec.gateway_type != "centralized" {
+    if lease.subnet != config.node_switch && subnet.spec.gateway_type != "centralized" {
         facts.members.push(rows::member(&names::subnet_node_group(&lease.subnet, &pod.node), &lease.port));
     }
     facts.members.push(rows::member(&names::node_group(&pod.node), &lease.port));

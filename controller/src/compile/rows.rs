@@ -16,6 +16,8 @@ use crate::view::Lease;
 
 /// Traffic to a subnet of ours is routed, whatever lower policies say.
 pub(crate) const TO_SUBNET: i64 = 31000;
+/// Traffic to what other clusters announce (interconnection).
+pub(crate) const INTERCONNECTION: i64 = 29500;
 /// Traffic to a node goes through that node's join port.
 pub(crate) const TO_NODE: i64 = 30000;
 /// Traffic of pods that leaves goes through a gateway node.
@@ -29,9 +31,53 @@ pub(crate) fn policy_key(router: &str, priority: i64, matching: &str) -> String 
     format!("{router}|{priority}|{matching}")
 }
 
+/// Tier of ACLs of NetworkPolicies, security groups and subnets (contract §6.1).
+pub(crate) const DEFAULT_TIER: i64 = 2;
+/// Longest name of an ACL (contract §4.8).
+const ACL_NAME: usize = 63;
+
+/// Natural key of an ACL.
+pub(crate) fn acl_key(
+    table: Table,
+    holder: &str,
+    direction: &str,
+    tier: i64,
+    priority: i64,
+    matching: &str,
+) -> String {
+    format!("{}:{holder}|{direction}|{tier}|{priority}|{matching}", table.name())
+}
+
+/// Name of an ACL as logs show it, shortened where it is too long.
+pub(crate) fn acl_name(name: &str) -> String {
+    if name.chars().count() <= ACL_NAME {
+        return name.to_owned();
+    }
+    name.chars().take(ACL_NAME - 3).chain("...".chars()).collect()
+}
+
+/// Natural key of DHCP options.
+pub(crate) fn dhcp_key(switch: &str, protocol: &str, port: &str) -> String {
+    format!("{switch}|{protocol}|{port}")
+}
+
+/// Natural key of a chassis in a group.
+pub(crate) fn ha_chassis_key(group: &str, chassis: &str) -> String {
+    format!("{group}|{chassis}")
+}
+
 /// Natural key of a static route.
 pub(crate) fn route_key(router: &str, table: &str, policy: &str, prefix: &str, nexthop: &str) -> String {
     format!("{router}|{table}|{policy}|{prefix}|{nexthop}")
+}
+
+/// Mark of policies that lead to the DNS cache of a node.
+pub(crate) const LOCAL_DNS: &str = "isLocalDnsCache";
+
+/// From a node's pods to an address of its DNS cache.
+pub(crate) fn local_dns_match(group: &str, cache: &IpAddr) -> String {
+    let field = ip_field(cache);
+    format!("{field}.src == ${group}_{field} && {field}.dst == {cache}")
 }
 
 /// `ip4` or `ip6`: the match field, and the suffix of a port group's address sets.
@@ -82,8 +128,13 @@ impl RowBuilder {
         column: &'static str,
         pairs: impl IntoIterator<Item = (K, V)>,
     ) -> Self {
-        let pairs = pairs.into_iter().map(|(k, v)| (k.as_ref().into(), v.as_ref().into())).collect();
-        self.0.columns.insert(column, Column::Keys(pairs));
+        self.0.columns.insert(column, Column::keys(pairs));
+        self
+    }
+
+    /// The column, as given.
+    pub(crate) fn column(mut self, name: &'static str, column: Column) -> Self {
+        self.0.columns.insert(name, column);
         self
     }
 
@@ -96,6 +147,36 @@ impl RowBuilder {
     pub(crate) fn add(self, facts: &mut Facts) {
         facts.rows.push(self.0);
     }
+}
+
+/// What is obviously wrong with an OVN match expression. OVN itself says what is
+/// wrong with the rest, in northd's log only.
+pub(crate) fn check_match(text: &str) -> Result<(), String> {
+    if text.trim().is_empty() {
+        return Err("match is empty; write an OVN match expression such as ip4.src == 10.0.0.0/8".to_owned());
+    }
+    let (mut open, mut quoted) = (Vec::new(), false);
+    for c in text.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            _ if quoted => {}
+            '(' | '{' => open.push(c),
+            ')' | '}' => {
+                let opening = if c == ')' { '(' } else { '{' };
+                if open.pop() != Some(opening) {
+                    return Err(format!("match has a {c:?} without its {opening:?}"));
+                }
+            }
+            c if c.is_control() => {
+                return Err("match has a line break or another control character".to_owned());
+            }
+            _ => {}
+        }
+    }
+    if quoted {
+        return Err("match has a quote that is not closed".to_owned());
+    }
+    open.last().map_or(Ok(()), |c| Err(format!("match has a {c:?} that is not closed")))
 }
 
 /// A policy of a router that lets through (`nexthop` `None`) or reroutes.

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use ovsdb::Schema;
 
+use crate::facts::RowKey;
 use crate::io::Config;
 use crate::objects::StringMap;
 use crate::view::{
-    IpPoolView, KeptView, LeaseState, NodeView, PodView, PoolUsage, SubnetView, Usage, View, VipView, VpcView,
+    IpPoolView, KeptView, LeaseState, NodeView, Overlay, PodView, PoolUsage, Selecting, SubnetView, Usage,
+    View, VipView, VpcView,
 };
 use crate::world::{ReadKey, World};
 
@@ -54,13 +56,33 @@ impl View for Recorder<'_> {
         self.note(ReadKey::Subnet(name.into()));
         self.world.subnet(name)
     }
-    fn vpc(&self, name: &str) -> Option<Arc<str>> {
+    fn vpc(&self, name: &str) -> Option<Arc<VpcView>> {
         self.note(ReadKey::Vpc(name.into()));
         self.world.vpc(name)
     }
-    fn vpc_view(&self, name: &str) -> Option<Arc<VpcView>> {
-        self.note(ReadKey::Vpc(name.into()));
-        self.world.vpc_view(name)
+    fn vpc_subnets(&self, vpc: &str) -> Arc<BTreeSet<Arc<str>>> {
+        self.note(ReadKey::VpcSubnets(vpc.into()));
+        self.world.vpc_subnets(vpc)
+    }
+    fn overlays(&self) -> Arc<Vec<Overlay>> {
+        self.note(ReadKey::Overlays);
+        self.world.overlays()
+    }
+    fn selected_nodes(&self, who: &Selecting) -> Arc<Vec<Arc<str>>> {
+        self.note(ReadKey::SelectedNodes(who.clone()));
+        self.world.selected_nodes(who)
+    }
+    fn active_gateway(&self, subnet: &str) -> Option<Arc<str>> {
+        self.note(ReadKey::ActiveGateway(subnet.into()));
+        self.world.active_gateway(subnet)
+    }
+    fn row_uuid(&self, row: &RowKey) -> Option<Arc<str>> {
+        self.note(ReadKey::RowUuid(row.clone()));
+        self.world.row_uuid(row)
+    }
+    fn vip_ports(&self, address: &str) -> Arc<BTreeSet<Arc<str>>> {
+        self.note(ReadKey::VipPorts(address.into()));
+        self.world.vip_ports(address)
     }
     fn namespace(&self, name: &str) -> Option<Arc<(Arc<str>, StringMap)>> {
         self.note(ReadKey::Namespace(name.into()));
@@ -77,10 +99,6 @@ impl View for Recorder<'_> {
     fn node_names(&self) -> Arc<BTreeSet<Arc<str>>> {
         self.note(ReadKey::NodeNames);
         self.world.node_names()
-    }
-    fn subnet_names(&self) -> Arc<BTreeSet<Arc<str>>> {
-        self.note(ReadKey::SubnetNames);
-        self.world.subnet_names()
     }
     fn namespace_subnets(&self, namespace: &str) -> Arc<Vec<Arc<str>>> {
         self.note(ReadKey::NamespaceSubnets(namespace.into()));

@@ -188,6 +188,7 @@ fn core_config(flags: &Flags) -> Result<Config, SettingError> {
         default_gateway: gateway("--default-gateway", flags.text("default-gateway"), &default)?.into(),
         default_exclude_ips: text("default-exclude-ips"),
         default_gateway_check: flags.bool("default-gateway-check"),
+        external_gateway_switch: text("external-gateway-switch"),
         service_cluster_ip_range: service.to_string().into(),
         network_type: text("network-type"),
         pod_nic_type: text("pod-nic-type"),

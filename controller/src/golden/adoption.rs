@@ -40,12 +40,22 @@ fn objects(api: &mut Api) {
         },
     });
     created(api, cluster(Kind::Node, "n-1"), node);
-    let vpc = json!({ "metadata": { "finalizers": finalizers }, "spec": {} });
+    let spec = crate::compile::tests::fake::default_vpc_spec();
+    let vpc = json!({ "metadata": { "finalizers": finalizers }, "spec": spec });
     created(api, cluster(Kind::Vpc, "ovn-cluster"), vpc);
     created(
         api,
         cluster(Kind::Vpc, "vpc-1"),
         json!({ "metadata": { "finalizers": finalizers }, "spec": {} }),
+    );
+    let underlay = json!({
+        "vpc": "ovn-cluster", "provider": "ovn", "protocol": "IPv4", "cidrBlock": "10.19.0.0/16", "vlan": "vlan1",
+        "gateway": "10.19.0.1", "excludeIps": ["10.19.0.1"],
+    });
+    created(
+        api,
+        cluster(Kind::Subnet, "underlay1"),
+        json!({ "metadata": { "finalizers": finalizers }, "spec": underlay }),
     );
     for (name, cidr, gateway, vpc) in [
         ("join", "100.64.0.0/16", "100.64.0.1", "ovn-cluster"),
@@ -64,7 +74,8 @@ fn objects(api: &mut Api) {
             "gatewayType": "distributed",
             "gatewayNode": "",
             "natOutgoing": name != "join",
-            "private": false,
+            "private": name == "sub1",
+            "enableDHCP": name == "sub1",
         });
         created(
             api,
@@ -74,7 +85,7 @@ fn objects(api: &mut Api) {
     }
     for (name, subnet, ip, mac) in [
         ("a-0", "ovn-default", "10.16.0.5", "02:00:00:00:00:05"),
-        ("b-0", "sub1", "10.16.0.8", "02:00:00:00:00:08"),
+        ("b-0", "sub1", "10.17.0.8", "02:00:00:00:00:08"),
         ("virt-launcher-vm-1-x", "ovn-default", "10.16.0.7", "02:00:00:00:00:07"),
     ] {
         let mut body = json!({
@@ -83,8 +94,8 @@ fn objects(api: &mut Api) {
                 "ovn.kubernetes.io/routed": "true",
                 "ovn.kubernetes.io/ip_address": ip,
                 "ovn.kubernetes.io/mac_address": mac,
-                "ovn.kubernetes.io/cidr": "10.16.0.0/16",
-                "ovn.kubernetes.io/gateway": "10.16.0.1",
+                "ovn.kubernetes.io/cidr": if subnet == "sub1" { "10.17.0.0/16" } else { "10.16.0.0/16" },
+                "ovn.kubernetes.io/gateway": if subnet == "sub1" { "10.17.0.1" } else { "10.16.0.1" },
                 "ovn.kubernetes.io/logical_switch": subnet,
                 "ovn.kubernetes.io/logical_router": "ovn-cluster",
                 "ovn.kubernetes.io/pod_nic_type": "veth-pair",
@@ -190,9 +201,12 @@ fn everything_outside_our_classes_stays_and_ours_is_not_touched() {
     assert!(bench.api.get(&cluster(Kind::Ip, "gone.web")).is_none());
     assert_eq!(bench.api.names(Kind::Ip).len(), 5);
     for (object, kind) in [("sub1", Kind::Subnet), ("sub2", Kind::Subnet), ("vpc-1", Kind::Vpc)] {
-        let (status, reason, _) = super::condition(&bench, &cluster(kind, object), "Ready").expect(object);
-        assert_eq!((&*status, &*reason), ("False", "NotYetSupported"), "{object}");
+        let (status, ..) = super::condition(&bench, &cluster(kind, object), "Ready").expect(object);
+        assert_eq!(status, "True", "{object}");
     }
+    let (status, reason, _) =
+        super::condition(&bench, &cluster(Kind::Subnet, "underlay1"), "Ready").expect("underlay1");
+    assert_eq!((&*status, &*reason), ("False", "NotYetSupported"));
     // A transaction for the token, and those that delete leftovers: nothing else.
     let operations: Vec<_> = bench.processes[process].transactions.iter().flatten().collect();
     assert!(!operations.iter().any(|op| matches!(op, ovsdb::Operation::Insert { .. })), "{operations:#?}");

@@ -3,12 +3,14 @@
 //!
 //! `worked` is the worked example of the contract (§10) without its Service and
 //! policy; `adoption` takes over a database that a full-featured Kube-OVN left;
-//! `mishaps` are users' mistakes, and what must survive them; `requests` are what
-//! pods may ask for, `pools` where from, `retention` for how long, `vips` for whom.
+//! `networks` are subnets and VPCs; `mishaps` are users' mistakes, and what must
+//! survive them; `requests` are what pods may ask for, `pools` where from, `retention`
+//! for how long, `vips` for whom.
 
 mod adoption;
 mod database;
 mod mishaps;
+mod networks;
 mod pains;
 mod pools;
 mod requests;

@@ -17,7 +17,7 @@ fn objects(bench: &Bench) -> String {
     let mut out = String::new();
     for object in objects {
         let mut value = bench.api.get(&object).cloned().unwrap();
-        for field in ["resourceVersion", "uid", "generation"] {
+        for field in ["resourceVersion", "uid", "generation", "creationTimestamp"] {
             value["metadata"].as_object_mut().unwrap().remove(field);
         }
         let text = serde_json::to_string_pretty(&value).unwrap();

@@ -398,6 +398,7 @@ impl SubnetPool {
             v4_using_range,
             v6_available_range,
             v6_using_range,
+            holders: Vec::new(),
         }
     }
 

@@ -87,6 +87,10 @@ impl Api {
         if !object.namespace.is_empty() {
             body["metadata"]["namespace"] = (*object.namespace).into();
         }
+        if body["metadata"]["creationTimestamp"].is_null() {
+            let now = jiff::Timestamp::from_second(self.now_s).unwrap().to_string();
+            body["metadata"]["creationTimestamp"] = now.into();
+        }
         if body["metadata"]["generation"].is_null() {
             body["metadata"]["generation"] = 1.into();
         }

@@ -80,6 +80,7 @@ pub(crate) fn config() -> Config {
         default_gateway: "".into(),
         default_exclude_ips: "".into(),
         default_gateway_check: true,
+        external_gateway_switch: "external".into(),
         service_cluster_ip_range: "10.96.0.0/12".into(),
         network_type: "geneve".into(),
         pod_nic_type: "veth-pair".into(),

@@ -256,8 +256,7 @@ fn a_subnet_that_overlaps_says_so_and_heals() {
         .edit(&extra, json!({ "spec": { "cidrBlock": "10.17.8.0/24", "gateway": "", "excludeIps": [] } }));
     bench.settle();
     assert_eq!(condition(&bench)["status"], "True");
-    // Valid, but not one that this version acts on.
-    assert_eq!(switches(&bench), 2);
+    assert_eq!(switches(&bench), 3);
     bench.api.delete(&extra, 0);
     bench.settle();
     assert!(bench.api.get(&extra).is_none());

@@ -170,7 +170,11 @@ fn step_by_step_equals_all_at_once() {
         let mut bench = Bench::cluster(1000 + seed);
         bench.faults = Faults { lost: 2, relist: 3, write: 3 };
         for _ in 0..60 {
-            random_change(&mut bench);
+            if bench.rng.chance(30) {
+                random_network_change(&mut bench);
+            } else {
+                random_change(&mut bench);
+            }
             for _ in 0..bench.rng.below(12) {
                 bench.step();
             }
@@ -242,5 +246,43 @@ pub(super) fn random_change(bench: &mut Bench) {
                     .build()]);
             }
         }
+    }
+}
+
+/// Subnets, VPCs and gateway nodes that change, with any quarrel.
+fn random_network_change(bench: &mut Bench) {
+    let extra = ObjectRef::cluster(Kind::Subnet, "extra");
+    let vpc = ObjectRef::cluster(Kind::Vpc, "blue");
+    let subnet = ObjectRef::cluster(Kind::Subnet, if bench.rng.chance(50) { "b-1" } else { "b-2" });
+    let edits = [
+        json!({ "private": true, "allowSubnets": ["10.16.0.0/16"] }),
+        json!({ "private": false, "gatewayType": "centralized", "gatewayNode": "n-3,n-1" }),
+        json!({ "gatewayType": "distributed", "enableDHCP": true }),
+        json!({ "enableDHCP": false, "cidrBlock": "10.16.7.0/24", "gateway": "", "excludeIps": [] }),
+        json!({ "cidrBlock": "10.20.0.0/24", "gateway": "10.20.0.1", "excludeIps": [] }),
+        json!({ "enableEcmp": true }),
+    ];
+    match bench.rng.below(9) {
+        0..=2 if bench.api.get(&extra).is_some() => {
+            let at = bench.rng.below(edits.len());
+            bench.api.edit(&extra, json!({ "spec": edits[at] }));
+        }
+        3 => {
+            let ready = if bench.rng.chance(50) { "True" } else { "False" };
+            let status = json!({ "status": { "conditions": [{ "type": "Ready", "status": ready }] } });
+            bench.api.edit(&ObjectRef::cluster(Kind::Node, "n-1"), status);
+        }
+        4 if bench.api.get(&vpc).is_none() => bench.api.create(&vpc, json!({ "spec": {} })).unwrap(),
+        5 if bench.api.get(&vpc).is_some() => {
+            let spec = json!({ "staticRoutes": [{ "cidr": "0.0.0.0/0", "nextHopIP": "10.20.0.9" }],
+                "policyRoutes": [{ "priority": 9, "match": "ip4", "action": "drop" }] });
+            bench.api.edit(&vpc, json!({ "spec": spec }));
+        }
+        6 => bench.api.delete(&vpc, 0),
+        7 if bench.api.get(&subnet).is_none() => {
+            let spec = json!({ "vpc": "blue", "cidrBlock": "10.20.0.0/24", "private": true });
+            bench.api.create(&subnet, json!({ "spec": spec })).unwrap();
+        }
+        _ => bench.api.delete(&subnet, 0),
     }
 }

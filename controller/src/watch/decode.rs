@@ -57,6 +57,7 @@ struct WireMeta {
     uid: Option<String>,
     resource_version: Option<String>,
     generation: Option<i64>,
+    creation_timestamp: Option<String>,
     labels: Option<BTreeMap<String, Option<String>>>,
     annotations: Option<BTreeMap<String, Option<String>>>,
     finalizers: Option<Vec<String>>,
@@ -229,6 +230,10 @@ impl Decoder {
                 Err(_) => return Err(bad(full(), "metadata.deletionTimestamp is no time")),
             },
         };
+        // Only the order of objects depends on it: one that can't be read is no reason
+        // to lose the object.
+        let created =
+            wire.creation_timestamp.as_deref().and_then(|text| text.parse::<jiff::Timestamp>().ok());
         let owners = wire.owner_references.unwrap_or_default().into_iter();
         let owners = owners
             .map(|owner| Owner {
@@ -244,6 +249,7 @@ impl Decoder {
             uid: uid.into(),
             resource_version: wire.resource_version.unwrap_or_default().into(),
             generation: wire.generation.unwrap_or_default(),
+            created_at: created.map_or(0, |time| time.as_second()),
             labels: self.map(wire.labels, true),
             annotations: self.map(wire.annotations, false),
             finalizers,

@@ -177,18 +177,15 @@ impl World {
     /// A router port of the replica has this MAC address, or is gone: no port of its
     /// switch may ask for the same (contract §3.3).
     pub fn router_port_row(&mut self, name: &str, mac: Option<&str>) {
-        let config = self.config.clone();
-        let switches = [&config.node_switch, &config.default_ls];
-        let of = |switch: &&Arc<str>| names::router_port(&config.cluster_router, switch) == name;
-        let Some(switch) = switches.into_iter().find(of) else { return };
         let mac = mac.and_then(mac::parse);
         match mac {
-            Some(mac) => self.router_macs.insert(switch.clone(), mac),
-            None => self.router_macs.remove(switch),
+            Some(mac) => self.router_macs.insert(name.into(), mac),
+            None => self.router_macs.remove(name),
         };
-        self.ipam.set_router_mac(switch, mac);
+        let Some(subnet) = self.router_ports.get(name).cloned() else { return };
+        self.ipam.set_router_mac(&subnet, mac);
         let vips = self.vips.objects.iter();
-        let concerned = vips.filter(|(_, vip)| *vip.spec.subnet == **switch).map(|(name, _)| name.clone());
+        let concerned = vips.filter(|(_, vip)| *vip.spec.subnet == *subnet).map(|(name, _)| name.clone());
         for name in concerned.collect::<Vec<_>>() {
             self.project_vip(&name);
         }

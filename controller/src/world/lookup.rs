@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::World;
-use crate::facts::{Kind, ObjectRef};
+use crate::facts::{Kind, ObjectRef, RowKey};
 use crate::io::Config;
 use crate::objects::{Object, StringMap};
 use crate::view::{
-    IpPoolView, KeptView, LeaseState, NodeView, PodView, PoolUsage, SubnetView, Usage, VipView, VpcView,
+    IpPoolView, KeptView, LeaseState, NodeView, Overlay, PodView, PoolUsage, Selecting, SubnetView, Usage,
+    VipView, VpcView,
 };
 
 impl World {
@@ -89,12 +90,33 @@ impl World {
         self.subnet_views.get(name).cloned()
     }
     /// See [`crate::view::View::vpc`].
-    pub fn vpc(&self, name: &str) -> Option<Arc<str>> {
-        self.vpcs.get(name).map(|s| s.view.uid.clone())
-    }
-    /// See [`crate::view::View::vpc_view`].
-    pub fn vpc_view(&self, name: &str) -> Option<Arc<VpcView>> {
+    pub fn vpc(&self, name: &str) -> Option<Arc<VpcView>> {
         self.vpcs.get(name).map(|s| s.view.clone())
+    }
+    /// See [`crate::view::View::vpc_subnets`].
+    pub fn vpc_subnets(&self, vpc: &str) -> Arc<BTreeSet<Arc<str>>> {
+        self.vpc_subnets.get(vpc).cloned().unwrap_or_default()
+    }
+    /// See [`crate::view::View::overlays`].
+    pub fn overlays(&self) -> Arc<Vec<Overlay>> {
+        self.overlays.clone()
+    }
+    /// See [`crate::view::View::selected_nodes`].
+    pub fn selected_nodes(&self, who: &Selecting) -> Arc<Vec<Arc<str>>> {
+        self.selections.get(who).cloned().unwrap_or_default()
+    }
+    /// See [`crate::view::View::active_gateway`].
+    pub fn active_gateway(&self, subnet: &str) -> Option<Arc<str>> {
+        let active = &*self.subnets.get(subnet)?.status.activate_gateway;
+        (!active.is_empty()).then(|| active.into())
+    }
+    /// See [`crate::view::View::row_uuid`].
+    pub fn row_uuid(&self, row: &RowKey) -> Option<Arc<str>> {
+        self.row_uuids.get(row).cloned()
+    }
+    /// See [`crate::view::View::vip_ports`].
+    pub fn vip_ports(&self, address: &str) -> Arc<BTreeSet<Arc<str>>> {
+        self.vip_ports.get(address).cloned().unwrap_or_default()
     }
     /// See [`crate::view::View::namespace`].
     pub fn namespace(&self, name: &str) -> Option<Arc<(Arc<str>, StringMap)>> {
@@ -111,10 +133,6 @@ impl World {
     /// See [`crate::view::View::node_names`].
     pub fn node_names(&self) -> Arc<BTreeSet<Arc<str>>> {
         self.node_names.clone()
-    }
-    /// See [`crate::view::View::subnet_names`].
-    pub fn subnet_names(&self) -> Arc<BTreeSet<Arc<str>>> {
-        self.subnet_names.clone()
     }
     /// See [`crate::view::View::namespace_subnets`].
     pub fn namespace_subnets(&self, namespace: &str) -> Arc<Vec<Arc<str>>> {

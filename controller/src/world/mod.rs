@@ -7,8 +7,11 @@
 //! with. Owned by the core, no locks, no I/O.
 
 mod ask;
+mod bindings;
+mod contest;
 mod leases;
 mod lookup;
+mod networks;
 mod pools;
 mod project;
 mod read;
@@ -26,11 +29,11 @@ use std::sync::Arc;
 
 use crds::keys;
 
-use crate::facts::{Kind, ObjectRef};
+use crate::facts::{Kind, ObjectRef, RowKey};
 use crate::io::Config;
 use crate::ipam::{Ipam, mac};
 use crate::objects::{Ip, Meta, Namespace, Node, Object, Other, Pod, StringMap, Subnet, Vpc};
-use crate::view::{NodeView, PodView, SubnetView, Usage, VpcView};
+use crate::view::{NodeView, Overlay, PodView, Selecting, SubnetView, Usage, VpcView};
 
 pub use read::ReadKey;
 pub use restore::PortRow;
@@ -49,6 +52,9 @@ pub const NEEDED: [Kind; 10] = [
     Kind::StatefulSet,
     Kind::Deployment,
 ];
+
+/// So many ports that hold addresses of a subnet on its way out are named.
+const HOLDERS: usize = 5;
 
 /// Usage of a subnet is projected at most this often: a burst of pods costs the
 /// subnet's status one patch a second, not one per pod.
@@ -82,15 +88,32 @@ pub struct World {
     others: BTreeMap<OtherKey, Arc<Other>>,
 
     node_names: Arc<BTreeSet<Arc<str>>>,
-    subnet_names: Arc<BTreeSet<Arc<str>>>,
+    vpc_subnets: ByName<Arc<BTreeSet<Arc<str>>>>,
+    overlays: Arc<Vec<Overlay>>,
     bindings: ByName<Arc<Vec<Arc<str>>>>,
     node_ips: Arc<BTreeSet<IpAddr>>,
+    /// The same with the nodes; of two nodes with one address the first by name.
+    nodes_by_ip: BTreeMap<IpAddr, Arc<str>>,
+    /// What subnets are judged by has changed since they were.
+    subnets_stale: bool,
+    /// What binds namespaces to subnets has changed since they were bound.
+    bindings_stale: bool,
+    /// Nodes that selectors choose, and whether nodes or labels have changed since.
+    selections: BTreeMap<Selecting, Arc<Vec<Arc<str>>>>,
+    labels_stale: bool,
+    /// UUIDs of rows that statuses name.
+    row_uuids: BTreeMap<RowKey, Arc<str>>,
+    /// Ports by the virtual addresses that their pods list.
+    vip_ports: ByName<Arc<BTreeSet<Arc<str>>>>,
     /// Pods whose grace period ends at that second.
     graces: BTreeSet<(i64, Arc<str>, Arc<str>)>,
 
     ipam: Ipam,
     leases: leases::Book,
+    /// MAC addresses of router ports in the database, by port.
     router_macs: ByName<mac::Mac>,
+    /// Which subnet a router port is of.
+    router_ports: ByName<Arc<str>>,
     orphans: ByName<Arc<str>>,
     foreign_ports: BTreeSet<Arc<str>>,
     foreign_changes: Vec<(Arc<str>, bool)>,
@@ -122,12 +145,21 @@ impl World {
             retention: retain::Retention::default(),
             others: BTreeMap::new(),
             node_names: Arc::default(),
-            subnet_names: Arc::default(),
+            vpc_subnets: BTreeMap::new(),
+            overlays: Arc::default(),
             bindings: BTreeMap::new(),
             node_ips: Arc::default(),
+            nodes_by_ip: BTreeMap::new(),
+            subnets_stale: false,
+            bindings_stale: false,
+            selections: BTreeMap::new(),
+            labels_stale: false,
+            row_uuids: BTreeMap::new(),
+            vip_ports: BTreeMap::new(),
             graces: BTreeSet::new(),
             leases: leases::Book::default(),
             router_macs: BTreeMap::new(),
+            router_ports: BTreeMap::new(),
             orphans: BTreeMap::new(),
             foreign_ports: BTreeSet::new(),
             foreign_changes: Vec::new(),
@@ -175,6 +207,11 @@ impl World {
 
     /// A watch delivered an object.
     pub fn apply(&mut self, unix_s: i64, object: Object) {
+        self.store(unix_s, object);
+        self.judge_subnets();
+    }
+
+    fn store(&mut self, unix_s: i64, object: Object) {
         let reference = object.reference();
         if let Some(old) = self.find(&reference) {
             self.account(reference.kind, old.meta(), false);
@@ -185,19 +222,8 @@ impl World {
             Object::Pod(pod) => self.set_pod(unix_s, pod),
             Object::Node(node) => self.set_node(node),
             Object::Namespace(namespace) => self.set_namespace(namespace),
-            Object::Subnet(subnet) => {
-                self.subnets.insert(subnet.meta.name.clone(), subnet);
-                self.project_subnets();
-            }
-            Object::Vpc(vpc) => {
-                let name = vpc.meta.name.clone();
-                let view = Arc::new(VpcView::of(&vpc));
-                let stored = Stored { object: vpc, view: view.clone() };
-                let old = self.vpcs.insert(name.clone(), stored);
-                if old.is_none_or(|old| old.view != view) {
-                    self.changed.insert(ReadKey::Vpc(name));
-                }
-            }
+            Object::Subnet(subnet) => self.set_subnet(subnet),
+            Object::Vpc(vpc) => self.set_vpc(vpc),
             Object::Ip(ip) => self.set_ip(ip),
             Object::IpPool(pool) => self.set_pool(pool),
             Object::Vip(vip) => self.set_vip(vip),
@@ -215,6 +241,11 @@ impl World {
 
     /// A watch delivered a deletion.
     pub fn delete(&mut self, object: &ObjectRef) {
+        self.drop_object(object);
+        self.judge_subnets();
+    }
+
+    fn drop_object(&mut self, object: &ObjectRef) {
         let Some(old) = self.find(object) else { return };
         self.account(object.kind, old.meta(), false);
         self.touched.insert(object.clone());
@@ -230,12 +261,9 @@ impl World {
             }
             Kind::Subnet => {
                 self.subnets.remove(name);
-                self.project_subnets();
+                self.subnets_stale = true;
             }
-            Kind::Vpc => {
-                self.vpcs.remove(name);
-                self.changed.insert(ReadKey::Vpc(name.clone()));
-            }
+            Kind::Vpc => self.remove_vpc(name),
             Kind::Ip => self.remove_ip(name),
             Kind::IpPool => self.remove_pool(name),
             Kind::Vip => self.remove_vip(name),
@@ -256,11 +284,12 @@ impl World {
         objects.sort_by_cached_key(Object::reference);
         for object in objects {
             gone.remove(&object.reference());
-            self.apply(unix_s, object);
+            self.store(unix_s, object);
         }
         for object in gone {
-            self.delete(&object);
+            self.drop_object(&object);
         }
+        self.judge_subnets();
         self.listed.insert(kind);
         self.sums.entry(kind).or_default();
     }
@@ -278,12 +307,22 @@ impl World {
     /// Projects the usage of subnets when it is due.
     pub fn project_usage(&mut self, now_ms: u64) {
         self.usage_stale.extend(self.ipam.take_changed());
-        if self.usage_stale.is_empty() || self.usage_due(now_ms) > now_ms {
-            return;
+        let deleting = |subnet: &Arc<str>| self.subnet_views.get(subnet).is_some_and(|view| view.deleting);
+        let due = self.usage_due(now_ms) <= now_ms;
+        // What holds a deletion must be known before the object is let go.
+        let (now, later): (BTreeSet<_>, BTreeSet<_>) =
+            std::mem::take(&mut self.usage_stale).into_iter().partition(|subnet| due || deleting(subnet));
+        self.usage_stale = later;
+        if due && !now.is_empty() {
+            self.usage_at_ms = Some(now_ms);
         }
-        self.usage_at_ms = Some(now_ms);
-        for subnet in std::mem::take(&mut self.usage_stale) {
-            let usage = self.ipam.usage(&subnet);
+        for subnet in now {
+            let mut usage = self.ipam.usage(&subnet);
+            if self.subnet_views.get(&subnet).is_some_and(|view| view.deleting) {
+                let held = self.ipam.leases().filter(|lease| lease.subnet == subnet);
+                let first: BTreeSet<&Arc<str>> = held.map(|lease| &lease.port).collect();
+                usage.holders = first.into_iter().take(HOLDERS).cloned().collect();
+            }
             if self.usage.get(&subnet).is_none_or(|old| **old != usage) {
                 self.usage.insert(subnet.clone(), Arc::new(usage));
                 self.changed.insert(ReadKey::Usage(subnet.clone()));
@@ -336,6 +375,7 @@ impl World {
         if let Some(at) = pod.meta.deleting_at.filter(|_| view.wants_network) {
             self.graces.insert((at, namespace.clone(), name.clone()));
         }
+        self.note_vips(&namespace, &name, old.as_ref().map(|(old, _)| &**old), Some(&view));
         let same = old.as_ref().is_some_and(|(old, _)| **old == view);
         let view = match old {
             Some((old, _)) if same => old,
@@ -360,6 +400,7 @@ impl World {
         if let Some(at) = stored.object.meta.deleting_at {
             self.graces.remove(&(at, namespace.clone(), name.clone()));
         }
+        self.note_vips(namespace, name, Some(&stored.view), None);
         self.changed.insert(ReadKey::Pod(namespace.clone(), name.clone()));
         self.want_pod(namespace, name);
         if let Some(answering) = stored.object.meta.annotations.get(keys::AAPS) {
@@ -376,7 +417,9 @@ impl World {
             Some(old) if same => old,
             _ => Arc::new(view),
         };
-        self.nodes.insert(name.clone(), Stored { object: node, view });
+        let labels = node.meta.labels.clone();
+        let before = self.nodes.insert(name.clone(), Stored { object: node, view });
+        self.labels_stale |= before.is_none_or(|before| before.object.meta.labels != labels);
         if !same {
             self.changed.insert(ReadKey::Node(name.clone()));
             self.index_nodes();
@@ -386,6 +429,7 @@ impl World {
 
     fn remove_node(&mut self, name: &Arc<str>) {
         self.nodes.remove(name);
+        self.labels_stale = true;
         self.changed.insert(ReadKey::Node(name.clone()));
         self.index_nodes();
         self.want_node(name);
@@ -398,10 +442,16 @@ impl World {
             self.node_names = Arc::new(self.nodes.keys().cloned().collect());
             self.changed.insert(ReadKey::NodeNames);
         }
-        let views = self.nodes.values().map(|s| &s.view);
-        self.node_ips = Arc::new(
-            views.flat_map(|v| v.ipv4.map(IpAddr::V4).into_iter().chain(v.ipv6.map(IpAddr::V6))).collect(),
-        );
+        let mut by_ip = BTreeMap::new();
+        for (name, stored) in self.nodes.iter().rev() {
+            let (v4, v6) = (stored.view.ipv4.map(IpAddr::V4), stored.view.ipv6.map(IpAddr::V6));
+            by_ip.extend(v4.into_iter().chain(v6).map(|ip| (ip, name.clone())));
+        }
+        if by_ip != self.nodes_by_ip {
+            self.node_ips = Arc::new(by_ip.keys().copied().collect());
+            self.nodes_by_ip = by_ip;
+            self.subnets_stale = true;
+        }
     }
 
     fn set_namespace(&mut self, namespace: Arc<Namespace>) {
@@ -417,66 +467,6 @@ impl World {
         self.namespaces.insert(name.clone(), Stored { object: namespace, view: Arc::new(view) });
         self.changed.insert(ReadKey::Namespace(name.clone()));
         self.bind(&name);
-    }
-
-    fn bind(&mut self, namespace: &Arc<str>) {
-        let Some(labels) = self.namespaces.get(namespace).map(|s| s.view.clone()) else { return };
-        let bound = subnets::bound(&self.config, &self.subnet_views, namespace, &labels.1);
-        if self.bindings.get(namespace).is_none_or(|old| **old != bound) {
-            self.bindings.insert(namespace.clone(), Arc::new(bound));
-            self.changed.insert(ReadKey::NamespaceSubnets(namespace.clone()));
-            self.leases.retry_refused();
-        }
-    }
-
-    /// Projects all subnets anew: one's validity depends on the others.
-    fn project_subnets(&mut self) {
-        let mut views = subnets::project(&self.config, &self.subnets);
-        let gone: Vec<_> = self.subnet_views.keys().filter(|n| !views.contains_key(*n)).cloned().collect();
-        let names_changed = !gone.is_empty() || views.len() != self.subnet_views.len();
-        let mut rebind = !gone.is_empty();
-        for name in gone {
-            self.subnet_views.remove(&name);
-            self.changed.insert(ReadKey::Subnet(name.clone()));
-            for port in self.ipam.remove_subnet(&name) {
-                self.changed.insert(ReadKey::Lease(port.clone()));
-                self.leases.queue(port);
-            }
-            self.usage.remove(&name);
-            self.changed.insert(ReadKey::Usage(name.clone()));
-            self.project_pools(&name);
-        }
-        for (name, mut view) in std::mem::take(&mut views) {
-            let old = self.subnet_views.get(&name);
-            if old.is_some_and(|old| **old == view) {
-                continue;
-            }
-            let usable = view.supported && view.invalid.is_none();
-            let pooled = old.is_some_and(|old| old.supported && old.invalid.is_none());
-            if usable && old.is_none_or(|old| !pooled || old.spec != view.spec) {
-                if let Err(error) = self.ipam.set_subnet(&name, &view.spec) {
-                    view.invalid = Some((error.reason().into(), error.to_string().into()));
-                }
-                self.ipam.set_router_mac(&name, self.router_macs.get(&name).copied());
-                self.leases.retry_refused();
-            }
-            rebind |= old.is_none_or(|old| {
-                old.spec.namespaces != view.spec.namespaces
-                    || old.spec.namespace_selectors != view.spec.namespace_selectors
-            });
-            self.subnet_views.insert(name.clone(), Arc::new(view));
-            self.changed.insert(ReadKey::Subnet(name.clone()));
-            self.project_pools(&name);
-        }
-        if names_changed {
-            self.subnet_names = Arc::new(self.subnet_views.keys().cloned().collect());
-            self.changed.insert(ReadKey::SubnetNames);
-        }
-        if rebind {
-            for namespace in self.namespaces.keys().cloned().collect::<Vec<_>>() {
-                self.bind(&namespace);
-            }
-        }
     }
 
     fn stored_pod(&self, namespace: &str, name: &str) -> Option<&Stored<Pod, PodView>> {

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::view::UnitKey;
+use crate::facts::RowKey;
+use crate::view::{Selecting, UnitKey};
 
 /// One readable projection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,8 +25,18 @@ pub enum ReadKey {
     Usage(Arc<str>),
     /// [`crate::view::View::node_names`].
     NodeNames,
-    /// [`crate::view::View::subnet_names`].
-    SubnetNames,
+    /// [`crate::view::View::vpc_subnets`].
+    VpcSubnets(Arc<str>),
+    /// [`crate::view::View::overlays`].
+    Overlays,
+    /// [`crate::view::View::selected_nodes`].
+    SelectedNodes(Selecting),
+    /// [`crate::view::View::active_gateway`].
+    ActiveGateway(Arc<str>),
+    /// [`crate::view::View::row_uuid`].
+    RowUuid(RowKey),
+    /// [`crate::view::View::vip_ports`].
+    VipPorts(Arc<str>),
     /// [`crate::view::View::namespace_subnets`].
     NamespaceSubnets(Arc<str>),
     /// [`crate::view::View::orphan_ip`].
@@ -64,7 +75,12 @@ impl ReadKey {
             Self::Lease(_)
             | Self::Usage(_)
             | Self::NodeNames
-            | Self::SubnetNames
+            | Self::VpcSubnets(_)
+            | Self::Overlays
+            | Self::SelectedNodes(_)
+            | Self::ActiveGateway(_)
+            | Self::RowUuid(_)
+            | Self::VipPorts(_)
             | Self::NamespaceSubnets(_)
             | Self::PoolUsage(_)
             | Self::NamespacePools(_)

@@ -232,7 +232,7 @@ impl World {
         let used_by = self.vips.used_by.get(name).cloned();
         let held = self.ipam.lease(used_by.as_ref().unwrap_or(&port)).cloned();
         let lease = held.or_else(|| self.vip_told(&vip).map(Arc::new));
-        let router_mac = self.router_macs.get(&*vip.spec.subnet).map(|mac| mac::format(*mac).into());
+        let router_mac = self.router_mac(&vip.spec.subnet).map(|mac| mac::format(mac).into());
         let view = VipView {
             uid: vip.meta.uid.clone(),
             deleting: vip.meta.deleting_at.is_some(),

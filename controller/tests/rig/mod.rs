@@ -2,6 +2,8 @@
 //! northbound database, and looks at it from outside.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod ovn;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;

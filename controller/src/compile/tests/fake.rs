@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::facts::RowKey;
 use crate::io::Config;
 use crate::objects::StringMap;
 use crate::view::{
-    IpPoolView, KeptView, Lease, LeaseState, NodeView, PodView, PoolUsage, SubnetView, UnitKey, Usage, View,
-    VipView, VpcView,
+    IpPoolView, KeptView, Lease, LeaseState, NodeView, Overlay, PodView, PoolUsage, Selecting, SubnetView,
+    UnitKey, Usage, View, VipView, VpcView,
 };
 
 /// Which families the cluster has.
@@ -47,6 +48,7 @@ pub(crate) fn config(families: Families) -> Config {
         default_gateway: "".into(),
         default_exclude_ips: "".into(),
         default_gateway_check: true,
+        external_gateway_switch: "external".into(),
         service_cluster_ip_range: families.pick("10.96.0.0/12", "fd00:10:96::/112").into(),
         network_type: "geneve".into(),
         pod_nic_type: "veth-pair".into(),
@@ -60,6 +62,16 @@ pub(crate) fn config(families: Families) -> Config {
         seed: 1,
         version: "v0.1.0".into(),
     }
+}
+
+/// What a Kube-OVN database of `claims::legacy` was made for.
+pub(crate) fn default_vpc_spec() -> serde_json::Value {
+    serde_json::json!({
+        "staticRoutes": [{ "cidr": "10.0.0.0/8", "nextHopIP": "100.64.0.1" }],
+        "policyRoutes": [{
+            "priority": 100, "match": "ip4.src == 10.16.0.0/24", "action": "reroute", "nextHopIP": "172.16.0.1",
+        }],
+    })
 }
 
 /// The projections of a cluster.
@@ -78,6 +90,7 @@ pub(crate) struct Cluster {
     pub(crate) kept: BTreeMap<Arc<str>, Arc<KeptView>>,
     pub(crate) orphans: BTreeMap<Arc<str>, Arc<str>>,
     pub(crate) others: BTreeMap<&'static str, Arc<str>>,
+    pub(crate) active: Option<Arc<str>>,
 }
 
 impl Cluster {
@@ -98,6 +111,7 @@ impl Cluster {
             kept: BTreeMap::new(),
             orphans: BTreeMap::new(),
             others: [("vlans", "vlan-uid".into()), ("bgp-confs", "bgp-uid".into())].into(),
+            active: None,
         };
         let vpc = VpcView { uid: "vpc-uid".into(), ..VpcView::default() };
         cluster.vpcs.insert("ovn-cluster".into(), Arc::new(vpc));
@@ -141,11 +155,26 @@ impl Cluster {
         cluster
     }
 
-    /// A subnet of the default VPC beside ours, and a custom VPC.
-    pub(crate) fn add_foreign(&mut self) {
+    /// Another subnet of the default VPC with a pod, routes of the default VPC's spec,
+    /// a custom VPC with a subnet.
+    pub(crate) fn add_more(&mut self) {
         self.add_subnet("sub1", "10.17.0.0/16", "10.17.0.1", "ovn-cluster", false);
+        let view = self.subnet_mut("sub1");
+        let spec = crds::SubnetSpec { private: true, enable_dhcp: true, ..(*view.spec).clone() };
+        view.spec = Arc::new(spec);
         let vpc = VpcView { uid: "vpc-1-uid".into(), ..VpcView::default() };
         self.vpcs.insert("vpc-1".into(), Arc::new(vpc));
+        self.add_subnet("sub2", "10.18.0.0/16", "10.18.0.1", "vpc-1", false);
+        let pod = self.pods.values().next().expect("a pod").clone();
+        self.pods.insert(("web".into(), "b-0".into()), pod);
+        self.hold("b-0.web", "sub1", Some([10, 17, 0, 8].into()), None, 8);
+        self.spec_of("ovn-cluster", default_vpc_spec());
+    }
+
+    /// Gives a VPC this spec.
+    pub(crate) fn spec_of(&mut self, vpc: &str, spec: serde_json::Value) {
+        let view = Arc::make_mut(self.vpcs.get_mut(vpc).expect("vpc"));
+        view.spec = Arc::new(serde_json::from_value(spec).expect("a spec"));
     }
 
     fn add_subnet(&mut self, name: &str, cidr: &str, gateway: &str, vpc: &str, ours: bool) {
@@ -169,11 +198,12 @@ impl Cluster {
             deleting: false,
             supported: true,
             invalid: None,
+            problem: None,
         };
         self.subnets.insert(name.into(), Arc::new(view));
     }
 
-    fn hold(
+    pub(crate) fn hold(
         &mut self,
         port: &str,
         subnet: &str,
@@ -227,11 +257,35 @@ impl View for Cluster {
     fn subnet(&self, name: &str) -> Option<Arc<SubnetView>> {
         self.subnets.get(name).cloned()
     }
-    fn vpc(&self, name: &str) -> Option<Arc<str>> {
-        self.vpcs.get(name).map(|vpc| vpc.uid.clone())
-    }
-    fn vpc_view(&self, name: &str) -> Option<Arc<VpcView>> {
+    fn vpc(&self, name: &str) -> Option<Arc<VpcView>> {
         self.vpcs.get(name).cloned()
+    }
+    fn vpc_subnets(&self, vpc: &str) -> Arc<BTreeSet<Arc<str>>> {
+        let subnets = self.subnets.iter().filter(|(_, view)| *view.spec.vpc == *vpc);
+        Arc::new(subnets.map(|(name, _)| name.clone()).collect())
+    }
+    fn overlays(&self) -> Arc<Vec<Overlay>> {
+        let served = self.subnets.iter().filter(|(_, view)| {
+            view.supported && view.invalid.is_none() && *view.spec.vpc == *self.config.cluster_router
+        });
+        let overlays = served.map(|(name, view)| Overlay {
+            name: name.clone(),
+            nets: crds::net::parse_dual_cidrs(&view.spec.cidr_block).unwrap(),
+            distributed: view.spec.gateway_type != "centralized" && *name != self.config.node_switch,
+        });
+        Arc::new(overlays.collect())
+    }
+    fn selected_nodes(&self, _: &Selecting) -> Arc<Vec<Arc<str>>> {
+        Arc::new(self.nodes.keys().cloned().collect())
+    }
+    fn active_gateway(&self, _: &str) -> Option<Arc<str>> {
+        self.active.clone()
+    }
+    fn row_uuid(&self, row: &RowKey) -> Option<Arc<str>> {
+        Some(format!("uuid of {row}").into())
+    }
+    fn vip_ports(&self, _: &str) -> Arc<BTreeSet<Arc<str>>> {
+        Arc::new(["a-0.web".into()].into())
     }
     fn namespace(&self, name: &str) -> Option<Arc<(Arc<str>, StringMap)>> {
         self.namespaces.get(name).map(|uid| Arc::new((uid.clone(), StringMap::new())))
@@ -244,9 +298,6 @@ impl View for Cluster {
     }
     fn node_names(&self) -> Arc<BTreeSet<Arc<str>>> {
         Arc::new(self.nodes.keys().cloned().collect())
-    }
-    fn subnet_names(&self) -> Arc<BTreeSet<Arc<str>>> {
-        Arc::new(self.subnets.keys().cloned().collect())
     }
     fn namespace_subnets(&self, namespace: &str) -> Arc<Vec<Arc<str>>> {
         self.bindings.get(namespace).cloned().unwrap_or_default()

@@ -2,6 +2,7 @@
 //! Service and policy, in each family, and what happens around it.
 
 pub(crate) mod fake;
+mod networks;
 mod render;
 
 use std::sync::Arc;
@@ -141,32 +142,32 @@ fn a_broken_subnet_tears_nothing_down() {
     let why =
         ("ValidateLogicalSwitchFailed".into(), "subnet ovn-default: cidrBlock is no CIDR; write one".into());
     subnet.invalid = Some(why);
-    for (unit, before) in cluster.units().iter().zip(healthy) {
-        let after = compile(&cluster, unit);
-        for row in &before.rows {
-            let stated = after.rows.iter().any(|r| r.row == row.row);
-            let kept = after.keeps.iter().any(|keep| match keep {
-                Keep::Row(key) => *key == row.row,
-                Keep::Marked(table, key, value) => {
-                    *table == row.row.table
-                        && matches!(&row.columns["external_ids"],
-                            crate::facts::Column::Keys(ids) if ids.get(*key) == Some(value))
-                }
-            });
-            assert!(stated || kept, "{unit:?} loses {}", row.row);
-        }
+    let broken: Vec<_> = cluster.units().iter().map(|unit| compile(&cluster, unit)).collect();
+    let keeps: Vec<&Keep> = broken.iter().flat_map(|facts| &facts.keeps).collect();
+    for row in healthy.iter().flat_map(|facts| &facts.rows) {
+        let stated = broken.iter().flat_map(|facts| &facts.rows).any(|r| r.row == row.row);
+        let kept = keeps.iter().any(|keep| match keep {
+            Keep::Row(key) => *key == row.row,
+            Keep::Marked(table, key, value) => {
+                *table == row.row.table
+                    && matches!(&row.columns["external_ids"],
+                        crate::facts::Column::Keys(ids) if ids.get(*key) == Some(value))
+            }
+        });
+        assert!(stated || kept, "lost: {}", row.row);
     }
     let facts = compile(&cluster, &UnitKey::Subnet("ovn-default".into()));
     insta::assert_snapshot!(render(&facts));
 }
 
 #[test]
-fn subnets_and_vpcs_of_users_say_that_they_are_not_acted_on() {
+fn objects_that_are_not_acted_on_say_so() {
     let mut cluster = Cluster::worked_example(Families::V4);
-    cluster.add_foreign();
+    cluster.add_more();
+    let subnet = cluster.subnet_mut("sub1");
+    subnet.supported = false;
     for unit in [
         UnitKey::Subnet("sub1".into()),
-        UnitKey::Vpc("vpc-1".into()),
         UnitKey::Other("vlans", "".into(), "p1".into()),
         UnitKey::Other("bgp-confs", "".into(), "b1".into()),
     ] {
@@ -175,33 +176,44 @@ fn subnets_and_vpcs_of_users_say_that_they_are_not_acted_on() {
         assert!(facts.kube.iter().all(|fact| matches!(fact.fields, Fields::Condition { .. })), "{unit:?}");
         assert!(render(&facts).contains("NotYetSupported"), "{unit:?}");
     }
+    // A Vpc that mirrors somebody else's router is nobody's business.
+    Arc::make_mut(cluster.vpcs.get_mut("vpc-1").expect("vpc")).mirrored = true;
+    assert_eq!(compile(&cluster, &UnitKey::Vpc("vpc-1".into())), Facts::default());
 }
 
 #[test]
-fn features_of_our_own_objects_that_are_missing_show() {
+fn more_subnets_and_vpcs() {
     let mut cluster = Cluster::worked_example(Families::V4);
-    let mut spec = (*cluster.subnet_mut("ovn-default").spec).clone();
-    spec.private = true;
-    spec.gateway_type = "centralized".into();
-    cluster.subnet_mut("ovn-default").spec = Arc::new(spec);
-    let text = render(&compile(&cluster, &UnitKey::Subnet("ovn-default".into())));
-    assert!(
-        text.contains("Ready=false NotYetSupported") && text.contains("gatewayType=centralized, private"),
-        "{text}"
-    );
-    // A centralized subnet has no groups and no policy per node (contract §5.3).
-    let node = render(&compile(&cluster, &UnitKey::Node("n-1".into())));
-    assert!(!node.contains("29000") && !node.contains("ovn.default.n.1"), "{node}");
-    assert_eq!(compile(&cluster, &pod()).members.len(), 1);
+    cluster.add_more();
+    let text: String = ["Vpc ovn-cluster", "Vpc vpc-1", "Subnet sub1", "Subnet sub2", "Node n-1", "Pod b-0"]
+        .iter()
+        .map(|what| {
+            let name = |prefix: &str| what.strip_prefix(prefix).map(Arc::from);
+            let unit = name("Vpc ").map(UnitKey::Vpc);
+            let unit = unit.or_else(|| name("Subnet ").map(UnitKey::Subnet));
+            let unit = unit.or_else(|| name("Node ").map(UnitKey::Node));
+            let unit = unit.unwrap_or_else(|| UnitKey::Pod("web".into(), "b-0".into()));
+            format!("## {what}\n{}\n", render(&compile(&cluster, &unit)))
+        })
+        .collect();
+    insta::with_settings!({ omit_expression => true }, { insta::assert_snapshot!(text) });
+}
 
-    let vpc = cluster.vpcs.get_mut("ovn-cluster").expect("vpc");
-    let view = Arc::make_mut(vpc);
-    view.unsupported = vec!["staticRoutes"];
-    view.learns_neighbours = true;
-    view.route_tables = ["blue".into()].into();
+#[test]
+fn fields_that_are_missing_show() {
+    let mut cluster = Cluster::worked_example(Families::V4);
+    cluster.spec_of(
+        "ovn-cluster",
+        serde_json::json!({ "enableExternal": true, "staticRoutes": [
+        { "cidr": "10.9.0.0/16", "nextHopIP": "10.16.0.9", "routeTable": "blue" },
+    ] }),
+    );
     let text = render(&compile(&cluster, &UnitKey::Vpc("ovn-cluster".into())));
-    assert!(text.contains("staticRoutes") && !text.contains("always_learn_from_arp_request"), "{text}");
+    assert!(text.contains("enableExternal") && text.contains("NotYetSupported"), "{text}");
+    // With external networks neighbours are learnt from requests.
+    assert!(text.contains("without Keys({\"always_learn_from_arp_request\"})"), "{text}");
     assert!(text.contains("ovn-cluster|blue|dst-ip|0.0.0.0/0|100.64.0.1"), "{text}");
+    assert!(text.contains("ovn-cluster|blue|dst-ip|10.9.0.0/16|10.16.0.9"), "{text}");
 }
 
 #[test]
@@ -269,7 +281,7 @@ fn deletion_of_objects() {
     assert_eq!(held.rows, free.rows);
     cluster.subnets.clear();
     let gone = compile(&cluster, &UnitKey::Subnet("ovn-default".into()));
-    assert_eq!((gone.rows.len(), gone.keeps.len()), (0, 4));
+    assert_eq!((gone.rows.len(), gone.keeps.len()), (0, 8));
 }
 
 #[test]
@@ -284,7 +296,7 @@ fn flags_that_became_dual_stack_complete_the_subnets() {
 #[test]
 fn namespaces_with_several_subnets() {
     let mut cluster = Cluster::worked_example(Families::V4);
-    cluster.add_foreign();
+    cluster.add_more();
     cluster.bindings.insert("web".into(), Arc::new(vec!["ovn-default".into(), "sub1".into()]));
     insta::assert_snapshot!(render(&compile(&cluster, &UnitKey::Namespace("web".into()))));
     cluster.bindings.insert("web".into(), Arc::new(vec!["ovn-default".into(), "coming".into()]));

@@ -18,6 +18,14 @@ pub(crate) fn render(facts: &Facts) -> String {
                 Column::Whole(value) => writeln!(out, "    {name} = {value:?}"),
                 Column::Keys(keys) => writeln!(out, "    {name} has {keys:?}"),
                 Column::Initial(value) => writeln!(out, "    {name} at first {value:?}"),
+                Column::Refs(rows) => writeln!(
+                    out,
+                    "    {name} refers to {:?}",
+                    rows.iter().map(ToString::to_string).collect::<Vec<_>>()
+                ),
+                Column::Map { keys, initial, gone } => {
+                    writeln!(out, "    {name} has {keys:?}, at first {initial:?}, without {gone:?}")
+                }
             };
         }
     }

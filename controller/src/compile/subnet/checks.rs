@@ -8,13 +8,36 @@ use crds::SubnetSpec;
 use crds::net::{self, IpRange};
 use ipnet::IpNet;
 
+use super::super::dhcp;
+use crate::view::View;
+
 /// What is wrong with the spec and how to put it right, `None` when nothing is.
-pub(super) fn check(name: &str, spec: &SubnetSpec) -> Option<String> {
-    let problem = simple(name, spec)
+pub(super) fn check(view: &dyn View, name: &str, spec: &SubnetSpec) -> Option<String> {
+    let problem = by_itself(name, spec).or_else(|| namespaces(view, spec))?;
+    Some(format!("subnet {name}: {problem}"))
+}
+
+/// A VPC that names its namespaces serves no others (contract §5.5).
+fn namespaces(view: &dyn View, spec: &SubnetSpec) -> Option<String> {
+    if spec.namespaces.is_empty() || spec.vpc.is_empty() || *spec.vpc == *view.config().cluster_router {
+        return None;
+    }
+    let allowed = view.vpc(&spec.vpc)?.spec.namespaces.clone();
+    let other = spec.namespaces.iter().find(|namespace| !allowed.contains(namespace))?;
+    (!allowed.is_empty()).then(|| {
+        format!(
+            "namespace {other} is none of Vpc {}'s; add it to the Vpc's namespaces, or remove it here",
+            spec.vpc
+        )
+    })
+}
+
+fn by_itself(name: &str, spec: &SubnetSpec) -> Option<String> {
+    simple(name, spec)
         .or_else(|| lists(spec))
         .or_else(|| egress_gateway(spec))
-        .or_else(|| interconnection(spec))?;
-    Some(format!("subnet {name}: {problem}"))
+        .or_else(|| interconnection(spec))
+        .or_else(|| dhcp::check(spec))
 }
 
 fn simple(name: &str, spec: &SubnetSpec) -> Option<String> {
@@ -147,7 +170,7 @@ mod tests {
     #[case(json!({ "vlan": "v", "u2oInterconnection": true, "u2oInterconnectionIP": "10.16.0.9,fd00::9" }))]
     #[case(json!({ "natOutgoingPolicyRules": [{ "match": { "srcIPs": "10.16.0.0/24,10.16.9.9" }, "action": "nat" }] }))]
     fn good(#[case] more: serde_json::Value) {
-        assert_eq!(check("s", &spec(more)), None);
+        assert_eq!(by_itself("s", &spec(more)), None);
     }
 
     #[rstest]
@@ -167,7 +190,7 @@ mod tests {
     #[case(json!({ "natOutgoingPolicyRules": [{ "match": { "srcIPs": "10.0.0.1", "dstIPs": "fd00::1" }, "action": "nat" }] }), "one family")]
     #[case(json!({ "natOutgoingPolicyRules": [{ "match": { "srcIPs": "x" }, "action": "nat" }] }), "one family")]
     fn bad(#[case] more: serde_json::Value, #[case] named: &str) {
-        let message = check("s", &spec(more)).expect("refused");
-        assert!(message.starts_with("subnet s: ") && message.contains(named), "{message}");
+        let message = by_itself("s", &spec(more)).expect("refused");
+        assert!(message.contains(named), "{message}");
     }
 }

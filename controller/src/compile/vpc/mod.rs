@@ -1,0 +1,151 @@
+//! A Vpc: its router, the routes and policies of its spec, its half of each peering
+//! (contract §1.4, §4.3), finalizer and status. An entry of the spec that is wrong
+//! is named in a condition and left out; the others are served.
+
+pub(crate) mod bfd;
+mod peerings;
+mod policies;
+pub(crate) mod routes;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crds::BfdPortStatus;
+use serde_json::json;
+
+use super::rows::{self, NOT_YET};
+use crate::facts::{Column, Facts, Fields, Gate, Kind, ObjectRef, Table};
+use crate::view::{View, VpcView};
+
+/// Reason of conditions and events about entries that are wrong.
+const INVALID: &str = "ValidateVpcFailed";
+/// Reason of the condition of a Vpc that waits for its subnets to be gone.
+const IN_USE: &str = "SubnetsExist";
+
+pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
+    let mut facts = Facts::default();
+    let default = *name == view.config().cluster_router;
+    let vpc = view.vpc(name);
+    match &vpc {
+        // The default router outlives its object: without it no pod reaches another,
+        // and the object comes back at once (unit globals).
+        None if !default => return facts,
+        Some(vpc) if vpc.mirrored => return facts,
+        _ => {}
+    }
+    let spec = vpc.as_ref().map(|vpc| vpc.spec.clone()).unwrap_or_default();
+    router(name, &spec, &mut facts);
+    let mut problems = routes::rows(view, name, &spec, &mut facts);
+    problems.extend(policies::rows(name, &spec, &mut facts));
+    let waiting = peerings::rows(view, name, &spec, &mut facts, &mut problems);
+    let bfd = bfd::rows(view, name, &spec, &mut facts, &mut problems);
+    if let Some(vpc) = vpc {
+        let object = ObjectRef::cluster(Kind::Vpc, name.clone());
+        status(view, &object, &vpc, &bfd, &mut facts);
+        conditions(view, &object, &vpc, &problems, &waiting, &mut facts);
+    }
+    facts
+}
+
+fn router(name: &str, spec: &crds::VpcSpec, facts: &mut Facts) {
+    // With external networks or peers OVN must learn neighbours from ARP requests.
+    let learns =
+        spec.enable_external || !spec.extra_external_subnets.is_empty() || !spec.vpc_peerings.is_empty();
+    let options = [("mac_binding_age_threshold", "300"), ("dynamic_neigh_routers", "true")];
+    let learning = ("always_learn_from_arp_request", "false");
+    let options = if learns {
+        Column::map_without(options, [learning.0])
+    } else {
+        Column::keys(options.into_iter().chain([learning]))
+    };
+    rows::root(Table::LogicalRouter, name).ids(&[]).column("options", options).add(facts);
+}
+
+fn status(view: &dyn View, object: &ObjectRef, vpc: &VpcView, bfd: &BfdPortStatus, facts: &mut Facts) {
+    let config = view.config();
+    let default = object.name == config.cluster_router;
+    let subnets = view.vpc_subnets(&object.name);
+    let used = !subnets.is_empty();
+    rows::kube(facts, object, &vpc.uid, Gate::Now, Fields::Finalizer(used || !vpc.deleting));
+    let first = if default { &*config.default_ls } else { &*vpc.spec.default_subnet };
+    let peers: std::collections::BTreeSet<&str> =
+        vpc.spec.vpc_peerings.iter().map(|peering| &*peering.remote_vpc).collect();
+    let fields = [
+        ("standby", json!(true)),
+        ("default", json!(default)),
+        ("defaultLogicalSwitch", json!(first)),
+        ("router", json!(&*object.name)),
+        ("subnets", json!(*subnets)),
+        ("vpcPeerings", json!(peers)),
+        ("bfdPort", json!({ "name": bfd.name, "ip": bfd.ip, "nodes": bfd.nodes })),
+    ];
+    let fields: BTreeMap<_, _> = fields.into_iter().map(|(field, value)| (field.into(), value)).collect();
+    rows::kube(facts, object, &vpc.uid, Gate::Committed, Fields::Status(fields));
+}
+
+fn conditions(
+    view: &dyn View,
+    object: &ObjectRef,
+    vpc: &VpcView,
+    problems: &[String],
+    waiting: &[String],
+    facts: &mut Facts,
+) {
+    let say = |facts: &mut Facts, gate, kind, status, why| {
+        rows::condition(facts, object, &vpc.uid, gate, (kind, status), why);
+    };
+    let unsupported = unsupported(&vpc.spec);
+    let mut problems = problems.to_vec();
+    problems.extend(default_subnet(view, object, vpc));
+    let problem = problems.join("; ");
+    if problems.is_empty() {
+        say(facts, Gate::Now, "Validated", true, ("ValidateVpcSuccess", ""));
+    } else {
+        say(facts, Gate::Now, "Validated", false, (INVALID, &problem));
+        rows::warning(facts, object, &vpc.uid, INVALID, &problem);
+    }
+    let subnets = view.vpc_subnets(&object.name);
+    if vpc.deleting && !subnets.is_empty() {
+        let names = subnets.iter().map(|name| &**name).collect::<Vec<_>>().join(", ");
+        let message = format!("being deleted, waits for its subnets {names}; delete them");
+        say(facts, Gate::Now, "Ready", false, (IN_USE, &message));
+        rows::warning(facts, object, &vpc.uid, IN_USE, &message);
+    } else if !problems.is_empty() {
+        say(facts, Gate::Now, "Ready", false, (INVALID, &problem));
+    } else if !unsupported.is_empty() {
+        let message = format!(
+            "spec fields that this version of Weir does not act on yet: {}; what exists in OVN for them is left as \
+             it is",
+            unsupported.join(", ")
+        );
+        say(facts, Gate::Committed, "Ready", false, (NOT_YET, &message));
+    } else {
+        say(facts, Gate::Committed, "Ready", true, ("ReconcileSuccess", &waiting.join("; ")));
+    }
+}
+
+/// The subnet that the VPC's namespaces get first must be there, and the VPC's.
+fn default_subnet(view: &dyn View, object: &ObjectRef, vpc: &VpcView) -> Option<String> {
+    let name = &*vpc.spec.default_subnet;
+    if name.is_empty() {
+        return None;
+    }
+    match view.subnet(name) {
+        None => Some(format!("defaultSubnet: there is no Subnet {name}; create it, or name another one")),
+        Some(subnet) if *subnet.spec.vpc != *object.name => Some(format!(
+            "defaultSubnet: Subnet {name} is in Vpc {}; name one of this Vpc's",
+            subnet.spec.vpc
+        )),
+        Some(_) => None,
+    }
+}
+
+/// Fields that are set and that this version does not act on.
+fn unsupported(spec: &crds::VpcSpec) -> Vec<&'static str> {
+    let fields = [
+        ("enableExternal", spec.enable_external),
+        ("extraExternalSubnets", !spec.extra_external_subnets.is_empty()),
+        ("enableBfd", spec.enable_bfd),
+    ];
+    fields.into_iter().filter(|(_, set)| *set).map(|(name, _)| name).collect()
+}

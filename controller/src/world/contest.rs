@@ -1,0 +1,194 @@
+//! Subnets beside each other: who collides with whom, and who wins.
+//!
+//! Flows in: subnets, VPCs, node addresses, and what was decided before. Flows out:
+//! a projection per subnet. A newcomer never switches off a network that is in use:
+//! of two that collide the one served already wins, then the older one, then the
+//! smaller UID. The loser names the winner and heals when that one goes, since
+//! everything is decided anew whenever one of the inputs changes.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crds::names;
+use crds::net::{self, DualNets};
+use ipnet::IpNet;
+
+use super::subnets::{self, Invalid, REASON};
+use crate::io::Config;
+use crate::objects::Subnet;
+use crate::view::{SubnetView, VpcView};
+
+type ByName<T> = BTreeMap<Arc<str>, T>;
+
+/// What subnets are judged by.
+pub(super) struct Surroundings<'a> {
+    pub config: &'a Config,
+    pub subnets: &'a ByName<Arc<Subnet>>,
+    /// Of a Vpc by name.
+    pub vpc: &'a dyn Fn(&str) -> Option<Arc<VpcView>>,
+    /// InternalIPs of nodes, with their nodes.
+    pub nodes: &'a BTreeMap<IpAddr, Arc<str>>,
+    /// What was decided last.
+    pub before: &'a ByName<Arc<SubnetView>>,
+}
+
+/// Where addresses of two subnets can meet: a VPC and a vlan (contract §8.9).
+type Place = (String, String);
+
+/// What winners hold already.
+#[derive(Default)]
+struct Taken {
+    nets: BTreeMap<Place, Vec<(DualNets, Arc<str>)>>,
+    /// Port groups of nodes begin with the subnet's name, dashes as dots.
+    groups: BTreeMap<String, Arc<str>>,
+    tables: BTreeMap<(Place, u32), Arc<str>>,
+}
+
+/// All subnets' projections.
+pub(super) fn project(around: &Surroundings<'_>) -> ByName<SubnetView> {
+    let Surroundings { config, subnets, before, .. } = around;
+    let mut contestants: Vec<_> = subnets
+        .values()
+        .map(|subnet| {
+            let name = &subnet.meta.name;
+            let (spec, invalid) = subnets::normalise(config, name, &subnet.spec);
+            let old = before.get(name).filter(|old| old.invalid.is_none() && old.uid == subnet.meta.uid);
+            let known = old.is_some_and(|old| {
+                (&old.spec.cidr_block, &old.spec.vpc, &old.spec.vlan)
+                    == (&spec.cidr_block, &spec.vpc, &spec.vlan)
+            });
+            let validated = is_validated(subnet);
+            let fixed = *name == config.node_switch || *name == config.default_ls;
+            let age = (subnet.meta.created_at, subnet.meta.uid.clone(), name.clone());
+            ((!fixed, !validated, !known, age), subnet, spec, invalid)
+        })
+        .collect();
+    contestants.sort_by(|a, b| a.0.cmp(&b.0));
+    let mut taken = Taken::default();
+    let mut views = BTreeMap::new();
+    for ((_, unvalidated, unknown, _), subnet, spec, mut invalid) in contestants {
+        let name = &subnet.meta.name;
+        let ovn = crate::view::is_ovn_provider(&spec.provider);
+        let served = !unvalidated || !unknown;
+        if invalid.is_none() && ovn {
+            let problem = collision(around, &taken, name, &spec, served);
+            invalid =
+                problem.map(|text| -> Invalid { (REASON.into(), format!("subnet {name}: {text}").into()) });
+        }
+        let problem = invalid.is_none().then(|| taken.table(name, &spec)).flatten();
+        if invalid.is_none() && ovn {
+            taken.take(config, name, &spec);
+        }
+        views.insert(
+            name.clone(),
+            SubnetView {
+                uid: subnet.meta.uid.clone(),
+                deleting: subnet.meta.deleting_at.is_some(),
+                supported: subnets::supported(&spec),
+                spec: Arc::new(spec),
+                invalid,
+                problem: problem.map(|text| format!("subnet {name}: {text}").into()),
+            },
+        );
+    }
+    views
+}
+
+/// Its condition says that it was found good.
+pub(super) fn is_validated(subnet: &Subnet) -> bool {
+    subnet.status.conditions.iter().any(|c| c.r#type == "Validated" && c.status == "True")
+}
+
+fn place(spec: &crds::SubnetSpec) -> Place {
+    (spec.vpc.clone(), spec.vlan.clone())
+}
+
+fn overlay_of_default(config: &Config, spec: &crds::SubnetSpec) -> bool {
+    *spec.vpc == *config.cluster_router && spec.vlan.is_empty()
+}
+
+/// With what the subnet collides, and the remedy. What came later than a served
+/// subnet is at fault itself, so `served` ones are not judged by services and nodes.
+fn collision(
+    around: &Surroundings<'_>,
+    taken: &Taken,
+    name: &Arc<str>,
+    spec: &crds::SubnetSpec,
+    served: bool,
+) -> Option<String> {
+    let Surroundings { config, nodes, .. } = around;
+    if *spec.vpc != *config.cluster_router {
+        match (around.vpc)(&spec.vpc) {
+            None => return Some(format!("there is no Vpc {}; create it, or name another one", spec.vpc)),
+            Some(vpc) if vpc.mirrored => {
+                return Some(format!(
+                    "Vpc {} mirrors a router that is not ours; name another Vpc, or take the label off",
+                    spec.vpc
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    let nets = net::parse_dual_cidrs(&spec.cidr_block).unwrap_or_default();
+    if overlay_of_default(config, spec) {
+        let group = names::dot_form(name);
+        if group == "node" {
+            return Some("port groups of nodes begin with `node`; give the subnet another name".into());
+        }
+        if let Some(other) = taken.groups.get(&group) {
+            return Some(format!("its port groups would be those of subnet {other} ({group}.…); rename it"));
+        }
+        if !served {
+            let services = net::parse_dual_cidrs(&config.service_cluster_ip_range).unwrap_or_default();
+            if services.overlaps(&nets) {
+                return Some(format!(
+                    "cidrBlock {} overlaps the cluster's service range {services}; choose another block",
+                    spec.cidr_block
+                ));
+            }
+            if let Some((ip, node)) = nets.iter().find_map(|net| inside(nodes, &net)) {
+                return Some(format!(
+                    "address {ip} of node {node} is inside cidrBlock {}, so pods could not reach the node; choose \
+                     another block",
+                    spec.cidr_block
+                ));
+            }
+        }
+    }
+    let others = taken.nets.get(&place(spec)).into_iter().flatten();
+    let (_, other) = others.into_iter().find(|(other, _)| other.overlaps(&nets))?;
+    Some(format!("cidrBlock {} overlaps that of subnet {other}; choose another block", spec.cidr_block))
+}
+
+/// The first node address inside a network.
+fn inside<'a>(nodes: &'a BTreeMap<IpAddr, Arc<str>>, net: &IpNet) -> Option<(IpAddr, &'a Arc<str>)> {
+    nodes.range(net.network()..=net.broadcast()).next().map(|(ip, node)| (*ip, node))
+}
+
+impl Taken {
+    fn take(&mut self, config: &Config, name: &Arc<str>, spec: &crds::SubnetSpec) {
+        let nets = net::parse_dual_cidrs(&spec.cidr_block).unwrap_or_default();
+        self.nets.entry(place(spec)).or_default().push((nets, name.clone()));
+        if overlay_of_default(config, spec) {
+            self.groups.insert(names::dot_form(name), name.clone());
+        }
+    }
+
+    /// Two subnets of one place may not use one routing table on nodes (contract §1.1).
+    fn table(&mut self, name: &Arc<str>, spec: &crds::SubnetSpec) -> Option<String> {
+        if spec.external_egress_gateway.is_empty() || spec.policy_routing_table_id == 0 {
+            return None;
+        }
+        let table = spec.policy_routing_table_id;
+        match self.tables.get(&(place(spec), table)) {
+            Some(other) => Some(format!(
+                "policyRoutingTableID {table} is that of subnet {other} too; choose another table"
+            )),
+            None => {
+                self.tables.insert((place(spec), table), name.clone());
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Subnets and VPCs of the world: when they are judged anew, and what depends on
+//! the verdict (pools, bindings of namespaces, lists that units read).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crds::{keys, names, net};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use super::contest::{self, Surroundings};
+use super::{ReadKey, Stored, World, bindings};
+use crate::facts::RowKey;
+use crate::ipam::mac;
+use crate::objects::{Subnet, Vpc};
+use crate::view::{Overlay, PodView, Selecting, SubnetView, VpcView};
+
+impl World {
+    /// A status patch judges nothing anew, except for the condition that says who
+    /// was served first.
+    pub(super) fn set_subnet(&mut self, subnet: Arc<Subnet>) {
+        let name = subnet.meta.name.clone();
+        let old = self.subnets.insert(name.clone(), subnet.clone());
+        if old.as_ref().is_none_or(|old| old.status.activate_gateway != subnet.status.activate_gateway) {
+            self.changed.insert(ReadKey::ActiveGateway(name));
+        }
+        let decides = |subnet: &Subnet| {
+            let meta = &subnet.meta;
+            (meta.uid.clone(), meta.created_at, meta.deleting_at.is_some(), contest::is_validated(subnet))
+        };
+        let same = old.is_some_and(|old| decides(&old) == decides(&subnet) && old.spec == subnet.spec);
+        self.subnets_stale |= !same;
+    }
+
+    pub(super) fn set_vpc(&mut self, vpc: Arc<Vpc>) {
+        let name = vpc.meta.name.clone();
+        let view = Arc::new(VpcView::of(&vpc));
+        let old = self.vpcs.insert(name.clone(), Stored { object: vpc, view: view.clone() });
+        self.select_nodes(&Selecting::Bfd(name.clone()));
+        let Some(old) = old.filter(|old| old.view.uid == view.uid) else {
+            self.subnets_stale = true;
+            self.changed.insert(ReadKey::Vpc(name));
+            self.bindings_stale = true;
+            return;
+        };
+        if old.view == view {
+            return;
+        }
+        self.subnets_stale |= old.view.mirrored != view.mirrored;
+        let binds = |view: &VpcView| (view.spec.namespaces.clone(), view.spec.default_subnet.clone());
+        self.bindings_stale |= binds(&old.view) != binds(&view) || old.view.mirrored != view.mirrored;
+        self.changed.insert(ReadKey::Vpc(name));
+    }
+
+    pub(super) fn remove_vpc(&mut self, name: &Arc<str>) {
+        self.vpcs.remove(name);
+        self.select_nodes(&Selecting::Bfd(name.clone()));
+        self.subnets_stale = true;
+        self.bindings_stale = true;
+        self.changed.insert(ReadKey::Vpc(name.clone()));
+    }
+
+    /// Judges all subnets if what they are judged by has changed: one's validity
+    /// depends on the others.
+    pub(super) fn judge_subnets(&mut self) {
+        if std::mem::take(&mut self.labels_stale) {
+            for who in self.selections.keys().cloned().collect::<Vec<_>>() {
+                self.select_nodes(&who);
+            }
+        }
+        if std::mem::take(&mut self.subnets_stale) {
+            self.judge_all();
+        }
+        if std::mem::take(&mut self.bindings_stale) {
+            for namespace in self.namespaces.keys().cloned().collect::<Vec<_>>() {
+                self.bind(&namespace);
+            }
+        }
+    }
+
+    fn judge_all(&mut self) {
+        let vpc = |name: &str| self.vpc(name);
+        let around = Surroundings {
+            config: &self.config,
+            subnets: &self.subnets,
+            vpc: &vpc,
+            nodes: &self.nodes_by_ip,
+            before: &self.subnet_views,
+        };
+        let views = contest::project(&around);
+        let gone: Vec<_> = self.subnet_views.keys().filter(|n| !views.contains_key(*n)).cloned().collect();
+        let mut rebind = !gone.is_empty();
+        for name in gone {
+            self.forget_subnet(name);
+        }
+        let mut moved = false;
+        for (name, view) in views {
+            let old = self.subnet_views.get(&name).cloned();
+            if old.as_ref().is_some_and(|old| **old == view) {
+                continue;
+            }
+            let binds = |view: &SubnetView| {
+                let spec = &view.spec;
+                let by = (spec.namespaces.clone(), spec.namespace_selectors.clone());
+                (by, spec.provider.clone(), spec.vpc.clone(), view.deleting)
+            };
+            rebind |= old.as_ref().is_none_or(|old| binds(old) != binds(&view));
+            moved |= old.as_ref().is_none_or(|old| old.spec.vpc != view.spec.vpc);
+            self.adopt_view(name, old.as_deref(), view);
+        }
+        if rebind || moved {
+            self.index_networks();
+        }
+        self.list_overlays();
+        self.bindings_stale |= rebind;
+    }
+
+    fn forget_subnet(&mut self, name: Arc<str>) {
+        self.subnet_views.remove(&name);
+        self.select_nodes(&Selecting::Gateways(name.clone()));
+        self.changed.insert(ReadKey::Subnet(name.clone()));
+        for port in self.ipam.remove_subnet(&name) {
+            self.changed.insert(ReadKey::Lease(port.clone()));
+            self.leases.queue(port);
+        }
+        self.usage.remove(&name);
+        self.changed.insert(ReadKey::Usage(name.clone()));
+        self.project_pools(&name);
+    }
+
+    fn adopt_view(&mut self, name: Arc<str>, old: Option<&SubnetView>, mut view: SubnetView) {
+        let usable = view.supported && view.invalid.is_none();
+        let pooled = old.is_some_and(|old| old.supported && old.invalid.is_none());
+        if usable && old.is_none_or(|old| !pooled || old.spec != view.spec) {
+            if let Err(error) = self.ipam.set_subnet(&name, &view.spec) {
+                view.invalid = Some((error.reason().into(), error.to_string().into()));
+            }
+            let port = names::router_port(&view.spec.vpc, &name);
+            let mac = self.router_macs.get(&*port).copied();
+            self.ipam.set_router_mac(&name, mac);
+            self.leases.retry_refused();
+        }
+        if old.is_some_and(|old| old.deleting != view.deleting) {
+            // Who holds its addresses becomes part of the usage.
+            self.usage_stale.insert(name.clone());
+        }
+        self.subnet_views.insert(name.clone(), Arc::new(view));
+        self.select_nodes(&Selecting::Gateways(name.clone()));
+        self.changed.insert(ReadKey::Subnet(name.clone()));
+        self.project_pools(&name);
+    }
+
+    /// MAC address of a subnet's router port, as the database has it.
+    pub(super) fn router_mac(&self, subnet: &str) -> Option<mac::Mac> {
+        let view = self.subnet_views.get(subnet)?;
+        self.router_macs.get(&*names::router_port(&view.spec.vpc, subnet)).copied()
+    }
+
+    /// Chooses nodes anew for one that has selectors.
+    fn select_nodes(&mut self, who: &Selecting) {
+        let chosen = self.nodes_for(who).map(Arc::new);
+        if self.selections.get(who) == chosen.as_ref() {
+            return;
+        }
+        match chosen {
+            Some(chosen) => self.selections.insert(who.clone(), chosen),
+            None => self.selections.remove(who),
+        };
+        self.changed.insert(ReadKey::SelectedNodes(who.clone()));
+    }
+
+    /// `None` for one that does not choose nodes by selectors.
+    fn nodes_for(&self, who: &Selecting) -> Option<Vec<Arc<str>>> {
+        let matching = |selectors: &[LabelSelector]| -> Vec<Arc<str>> {
+            let nodes = self.nodes.iter().filter(|(_, node)| {
+                selectors.iter().any(|selector| bindings::matches(selector, &node.object.meta.labels))
+            });
+            nodes.map(|(name, _)| name.clone()).collect()
+        };
+        match who {
+            Selecting::Gateways(subnet) => {
+                let spec = &self.subnet_views.get(subnet)?.spec;
+                let selecting = spec.gateway_type == "centralized" && !spec.gateway_node_selectors.is_empty();
+                selecting.then(|| matching(&spec.gateway_node_selectors))
+            }
+            Selecting::Bfd(vpc) => {
+                let vpc = &self.vpcs.get(vpc)?.view;
+                let port = vpc.spec.bfd_port.as_ref().filter(|port| port.enabled)?;
+                Some(match &port.node_selector {
+                    Some(selector) => matching(std::slice::from_ref(selector)),
+                    None => self.nodes.keys().cloned().collect(),
+                })
+            }
+        }
+    }
+
+    /// A row that statuses name came (with its UUID) or went.
+    pub fn note_row(&mut self, row: &RowKey, uuid: Option<ovsdb::Uuid>) {
+        let uuid: Option<Arc<str>> = uuid.map(|uuid| uuid.to_string().into());
+        if self.row_uuids.get(row) == uuid.as_ref() {
+            return;
+        }
+        match uuid {
+            Some(uuid) => self.row_uuids.insert(row.clone(), uuid),
+            None => self.row_uuids.remove(row),
+        };
+        self.changed.insert(ReadKey::RowUuid(row.clone()));
+    }
+
+    /// Keeps the index of virtual addresses when a pod changes.
+    pub(super) fn note_vips(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        old: Option<&PodView>,
+        new: Option<&PodView>,
+    ) {
+        let listed = |pod: Option<&PodView>| -> BTreeSet<String> {
+            let list = pod.filter(|pod| pod.wants_network).and_then(|pod| pod.requests.get(keys::PORT_VIPS));
+            let parts = list.into_iter().flat_map(|list| list.split(','));
+            parts.filter_map(|part| part.trim().parse::<IpAddr>().ok()).map(|ip| ip.to_string()).collect()
+        };
+        let (old, new) = (listed(old), listed(new));
+        if old == new {
+            return;
+        }
+        let port: Arc<str> = names::pod_port(name, namespace, keys::DEFAULT_PROVIDER).into();
+        for address in old.symmetric_difference(&new) {
+            let address: Arc<str> = address.as_str().into();
+            let ports = Arc::make_mut(self.vip_ports.entry(address.clone()).or_default());
+            if new.contains(&*address) {
+                ports.insert(port.clone());
+            } else {
+                ports.remove(&port);
+            }
+            if ports.is_empty() {
+                self.vip_ports.remove(&address);
+            }
+            self.changed.insert(ReadKey::VipPorts(address));
+        }
+    }
+
+    /// Which subnets a VPC has, and which subnet a router port belongs to.
+    fn index_networks(&mut self) {
+        let mut index: BTreeMap<Arc<str>, BTreeSet<Arc<str>>> = BTreeMap::new();
+        self.router_ports.clear();
+        for (name, view) in self.subnet_views.iter().filter(|(_, view)| !view.spec.vpc.is_empty()) {
+            index.entry(view.spec.vpc.as_str().into()).or_default().insert(name.clone());
+            self.router_ports.insert(names::router_port(&view.spec.vpc, name).into(), name.clone());
+        }
+        let vpcs: BTreeSet<Arc<str>> = index.keys().chain(self.vpc_subnets.keys()).cloned().collect();
+        for vpc in vpcs {
+            let new = index.remove(&vpc).unwrap_or_default();
+            if self.vpc_subnets.get(&vpc).is_some_and(|old| **old == new) {
+                continue;
+            }
+            if new.is_empty() {
+                self.vpc_subnets.remove(&vpc);
+            } else {
+                self.vpc_subnets.insert(vpc.clone(), Arc::new(new));
+            }
+            self.changed.insert(ReadKey::VpcSubnets(vpc));
+        }
+    }
+
+    fn list_overlays(&mut self) {
+        let served = self.subnet_views.iter().filter(|(_, view)| {
+            view.supported
+                && view.invalid.is_none()
+                && view.is_ovn()
+                && *view.spec.vpc == *self.config.cluster_router
+        });
+        let list: Vec<Overlay> = served
+            .map(|(name, view)| Overlay {
+                name: name.clone(),
+                nets: net::parse_dual_cidrs(&view.spec.cidr_block).unwrap_or_default(),
+                distributed: view.spec.gateway_type != "centralized" && *name != self.config.node_switch,
+            })
+            .collect();
+        if *self.overlays != list {
+            self.overlays = Arc::new(list);
+            self.changed.insert(ReadKey::Overlays);
+        }
+    }
+
+    pub(super) fn bind(&mut self, namespace: &Arc<str>) {
+        let Some(labels) = self.namespaces.get(namespace).map(|s| s.view.clone()) else { return };
+        let vpcs = self.vpcs.iter().map(|(name, stored)| (name, &*stored.view));
+        let bound = bindings::bound(&self.config, &self.subnet_views, vpcs, namespace, &labels.1);
+        if self.bindings.get(namespace).is_none_or(|old| **old != bound) {
+            self.bindings.insert(namespace.clone(), Arc::new(bound));
+            self.changed.insert(ReadKey::NamespaceSubnets(namespace.clone()));
+            self.leases.retry_refused();
+        }
+    }
+}
