@@ -605,3 +605,24 @@ fn tables_of_egress_gateways_must_differ() {
     bench.settle();
     assert!(status(&bench, &subnet("b"), "Validated").starts_with("True"));
 }
+
+#[test]
+fn a_subnet_that_cannot_be_read_is_not_let_go_while_pods_run_on_it_not_even_after_a_restart() {
+    let mut bench = two_nodes();
+    add(&mut bench, &subnet("s"), json!({ "cidrBlock": "10.60.0.0/16", "namespaces": ["web"] }));
+    bench.add_pod("a-0", "n-1");
+    bench.settle();
+    let before = all_rows(&bench);
+    bench.api.edit(&subnet("s"), json!({ "spec": { "cidrBlock": "10.60.0.0/61" } }));
+    bench.settle();
+    restart(&mut bench, Families::V4);
+    bench.api.delete(&subnet("s"), 0);
+    bench.settle();
+    restart(&mut bench, Families::V4);
+    assert!(bench.api.get(&subnet("s")).is_some(), "a-0 runs on it");
+    assert_eq!(all_rows(&bench), before);
+    bench.api.delete(&pod("a-0"), 0);
+    bench.settle();
+    assert!(bench.api.get(&subnet("s")).is_none());
+    assert!(!names(&bench, "Logical_Switch").contains(&"s".to_owned()));
+}

@@ -136,6 +136,7 @@ impl World {
     pub(super) fn set_ip(&mut self, ip: Arc<Ip>) {
         let name = ip.meta.name.clone();
         self.note_record(&ip);
+        self.note_holder(&ip.spec.subnet);
         self.ips.insert(name.clone(), ip);
         self.leases.changed(name);
     }
@@ -157,7 +158,9 @@ impl World {
     }
 
     pub(super) fn remove_ip(&mut self, name: &Arc<str>) {
-        self.ips.remove(name);
+        if let Some(ip) = self.ips.remove(name) {
+            self.note_holder(&ip.spec.subnet);
+        }
         if !self.leases.wanted.contains_key(name) {
             // Freed by hand, or by us: there is nothing to keep any more.
             self.forget(name);

@@ -320,7 +320,10 @@ impl World {
             let mut usage = self.ipam.usage(&subnet);
             if self.subnet_views.get(&subnet).is_some_and(|view| view.deleting) {
                 let held = self.ipam.leases().filter(|lease| lease.subnet == subnet);
-                let first: BTreeSet<&Arc<str>> = held.map(|lease| &lease.port).collect();
+                // Of a subnet that can't be read no lease is known, but there are records.
+                let recorded = self.ips.values().filter(|ip| *ip.spec.subnet == *subnet);
+                let recorded = recorded.map(|ip| &ip.meta.name);
+                let first: BTreeSet<&Arc<str>> = held.map(|lease| &lease.port).chain(recorded).collect();
                 usage.holders = first.into_iter().take(HOLDERS).cloned().collect();
             }
             if self.usage.get(&subnet).is_none_or(|old| **old != usage) {

@@ -140,7 +140,7 @@ impl World {
             self.ipam.set_router_mac(&name, mac);
             self.leases.retry_refused();
         }
-        if old.is_some_and(|old| old.deleting != view.deleting) {
+        if view.deleting || old.is_some_and(|old| old.deleting) {
             // Who holds its addresses becomes part of the usage.
             self.usage_stale.insert(name.clone());
         }
@@ -148,6 +148,14 @@ impl World {
         self.select_nodes(&Selecting::Gateways(name.clone()));
         self.changed.insert(ReadKey::Subnet(name.clone()));
         self.project_pools(&name);
+    }
+
+    /// A record of an address came or went: it may hold a subnet on its way out.
+    pub(super) fn note_holder(&mut self, subnet: &str) {
+        let deleting = self.subnet_views.get_key_value(subnet).filter(|(_, view)| view.deleting);
+        if let Some((name, _)) = deleting {
+            self.usage_stale.insert(name.clone());
+        }
     }
 
     /// MAC address of a subnet's router port, as the database has it.
