@@ -77,7 +77,7 @@ fn one(column: &Column, ty: &ColumnType, current: &Value, find: Find<'_>) -> Opt
                 }
                 Gone::Others => {
                     let named: AtomSet = keys.keys().chain(initial.keys()).map(Atom::from).collect();
-                    current.keys().filter(|key| !named.contains(*key)).cloned().collect()
+                    current.keys().filter(|key| !named.contains(key)).cloned().collect()
                 }
             };
             (!set.is_empty() || !remove.is_empty()).then_some(Change::Keys { set, remove })

@@ -306,11 +306,11 @@ fn a_centralized_gateway_fails_over_in_one_change() {
     add(&mut bench, &subnet("s"), spec);
     let matching = "ip4.src == 10.60.0.0/16";
     let (first, second) = (join_address(&bench, "n-1"), join_address(&bench, "n-2"));
-    assert_eq!(gateway_hops(&bench, matching), [first.clone()]);
+    assert_eq!(gateway_hops(&bench, matching), [&*first]);
     assert_eq!(bench.api.get(&subnet("s")).unwrap()["status"]["activateGateway"], "n-1");
     let sent = bench.processes[0].transactions.len();
     set_ready(&mut bench, "n-1", false);
-    assert_eq!(gateway_hops(&bench, matching), [second.clone()]);
+    assert_eq!(gateway_hops(&bench, matching), [&*second]);
     let changes: Vec<String> =
         bench.processes[0].transactions[sent..].iter().map(|operations| format!("{operations:?}")).collect();
     let touching: Vec<_> = changes.iter().filter(|text| text.contains("Logical_Router_Policy")).collect();
@@ -319,14 +319,14 @@ fn a_centralized_gateway_fails_over_in_one_change() {
     // It stays where it is, also after a restart.
     set_ready(&mut bench, "n-1", true);
     restart(&mut bench, Families::V4);
-    assert_eq!(gateway_hops(&bench, matching), [second.clone()]);
+    assert_eq!(gateway_hops(&bench, matching), [&*second]);
     // With no node ready what is there stays, and the subnet says so.
     set_ready(&mut bench, "n-1", false);
     set_ready(&mut bench, "n-2", false);
-    assert_eq!(gateway_hops(&bench, matching), [second.clone()]);
+    assert_eq!(gateway_hops(&bench, matching), [&*second]);
     assert!(status(&bench, &subnet("s"), "Ready").starts_with("False NoActiveGatewayFound"));
     set_ready(&mut bench, "n-1", true);
-    assert_eq!(gateway_hops(&bench, matching), [first.clone()]);
+    assert_eq!(gateway_hops(&bench, matching), [&*first]);
     assert!(status(&bench, &subnet("s"), "Ready").starts_with("True"));
     // ECMP: both, then the one that is left.
     set_ready(&mut bench, "n-2", true);

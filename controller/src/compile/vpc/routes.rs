@@ -37,7 +37,8 @@ pub(super) fn rows(view: &dyn View, router: &str, spec: &VpcSpec, facts: &mut Fa
                 if hops.contains(&nexthop) {
                     continue;
                 }
-                if !hops.is_empty() && !(*all_shared && shared) {
+                let joins = hops.is_empty() || (*all_shared && shared);
+                if !joins {
                     problems.push(format!(
                         "{place}: an entry before it has the same destination and another next hop; remove one, or \
                          give both ecmpMode {ECMP}"
