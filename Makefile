@@ -10,7 +10,7 @@ LAB := target/debug/lab
 E2E_LAB ?= e2e
 export CARGO_TERM_COLOR ?= never
 
-.PHONY: help lab lab-down test lint unit e2e fuzz soak tools shim shim-arm64 generate clean bootstrap shim shim-arm64
+.PHONY: help lab lab-down test lint unit e2e bench soak fuzz tools shim shim-arm64 generate clean bootstrap shim shim-arm64
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,8 +54,14 @@ fuzz: export FUZZ_SECONDS ?= 3600
 fuzz: ## Fuzzers of the OVSDB client, FUZZ_SECONDS=3600 each (nightly toolchain)
 	@scripts/fuzz.sh
 
-soak: $(LAB) tools ## Long runs of the OVSDB client against real clusters (WEIR_LEADER_CHANGES=200, WEIR_CUTS=40, …)
+bench: $(LAB) tools ## The controller at scale, release build: 150,000 pods (WEIR_BENCH_PODS, _NODES, _SUBNETS)
+	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) bench -p controller --bench scale
+
+# The simulator optimised, or a thousand seeds would take a day.
+soak: export WEIR_SIM_SEEDS ?= 1000
+soak: $(LAB) tools ## Long runs: the OVSDB client on real clusters (WEIR_LEADER_CHANGES=200, WEIR_CUTS=40, …), the simulator (WEIR_SIM_SEEDS=1000)
 	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test -p ovsdb --tests --no-fail-fast -- --ignored --nocapture --test-threads=1 soak_
+	@$(CARGO) test --release -p controller --lib sim:: -- --skip real
 
 shim: ## The CNI executable, linked statically
 	@$(CARGO) rustc -q -p cni --bin kube-ovn --profile dist -- -C target-feature=+crt-static -C relocation-model=static

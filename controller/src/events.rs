@@ -24,6 +24,65 @@ use crate::metrics::Metrics;
 
 /// Component named in events (contract §8.8, Kube-OVN's).
 const COMPONENT: &str = "kube-ovn-controller";
+/// Reasons of Kube-OVN's events (contract §8.8): tools and people look for them.
+pub const CONTRACT_REASONS: &[&str] = &[
+    // pods
+    "ValidatePodNetworkFailed",
+    "AcquireAddressFailed",
+    "GetVlanInfoFailed",
+    "CreateOVNPortFailed",
+    "SetOVNPortL2ForwardFailed",
+    "PodNetworkAllocationFailed",
+    "PodNetworkAllocated",
+    "PodNetworkUpdated",
+    "PodNetworkUpdateFailed",
+    "PodNetworkReleased",
+    "PodNetworkReleaseFailed",
+    "PodSecurityUpdated",
+    "PodSecurityUpdateFailed",
+    // subnets
+    "ValidateLogicalSwitchFailed",
+    "ValidateLogicalSwitchSuccess",
+    "ValidateSubnetVlanFailed",
+    "SetPrivateLogicalSwitchSuccess",
+    "SetPrivateLogicalSwitchFailed",
+    "ResetLogicalSwitchAclSuccess",
+    "ResetLogicalSwitchAclFailed",
+    "SetLogicalSwitchAclsFailed",
+    "AddLbToLogicalSwitchFailed",
+    "SetNonOvnSubnetSuccess",
+    "ReconcileCentralizedGatewaySuccess",
+    "NoActiveGatewayFound",
+    "NoReadyGateway",
+    "ChangeToDistributedGw",
+    "SubnetGatewayTypeChanged",
+    "SubnetGatewayNodeChanged",
+    // pools and nodes
+    "UpdateIPAMSucceeded",
+    "UpdateIPAMFailed",
+    "ReconcileAddressSetFailed",
+    "NodeAddressConflictWithSubnet",
+];
+
+/// Reasons that Kube-OVN has no name for.
+pub const OWN_REASONS: &[&str] = &[
+    // The object asks for something that this version does not do.
+    "NotYetSupported",
+    // Rows can't be written to the database.
+    "CommitFailed",
+    // A rollout waits for addresses that its own old pods hold.
+    "RolloutDeadlock",
+    // A subnet can't change or go because of the addresses named.
+    "AddressesInUse",
+    // VPCs have conditions upstream, and no events.
+    "ValidateVpcFailed",
+    // A VPC can't go because of the subnets named.
+    "SubnetsExist",
+    // A node's former chassis was deleted; two nodes announce one chassis.
+    "DuplicateChassis",
+    "ChassisConflict",
+];
+
 /// Events that may wait to be sent.
 const QUEUE: usize = 4_096;
 /// Distinct events remembered for aggregation.
@@ -216,6 +275,16 @@ mod tests {
 
     fn decide(aggregator: &mut Aggregator, at: u64, fact: &EventFact) -> Action {
         aggregator.decide(at, jiff::Timestamp::UNIX_EPOCH, fact, "me")
+    }
+
+    #[test]
+    fn reasons_are_camel_case_and_listed_once() {
+        let all: Vec<&str> = CONTRACT_REASONS.iter().chain(OWN_REASONS).copied().collect();
+        let distinct: std::collections::BTreeSet<&str> = all.iter().copied().collect();
+        assert_eq!(distinct.len(), all.len());
+        assert!(
+            all.iter().all(|r| r.starts_with(char::is_uppercase) && r.chars().all(char::is_alphanumeric))
+        );
     }
 
     #[test]

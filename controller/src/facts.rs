@@ -6,12 +6,17 @@
 //! Kubernetes object. Facts are plain data: references between rows are
 //! symbolic (table and natural key) and become UUIDs only at commit.
 
+mod columns;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use ovsdb::Value;
 use serde::Serialize;
+
+pub use columns::Columns;
+use columns::shared;
 
 /// Tables of OVN_Northbound that units may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -119,15 +124,19 @@ pub enum Column {
     Initial(#[serde(serialize_with = "as_debug")] Value),
     /// References to exactly these rows, and to no others.
     Refs(BTreeSet<RowKey>),
-    /// A map of which more than some keys is ours.
-    Map {
-        /// These keys have these values.
-        keys: BTreeMap<Arc<str>, Arc<str>>,
-        /// These keys are there; what they say stays as it is (random values).
-        initial: BTreeMap<Arc<str>, Arc<str>>,
-        /// What must not be there.
-        gone: Gone,
-    },
+    /// A map of which more than some keys is ours. (Rare, and big: on its own.)
+    Map(Box<MapColumn>),
+}
+
+/// The content of [`Column::Map`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MapColumn {
+    /// These keys have these values.
+    pub keys: BTreeMap<Arc<str>, Arc<str>>,
+    /// These keys are there; what they say stays as it is (random values).
+    pub initial: BTreeMap<Arc<str>, Arc<str>>,
+    /// What must not be there.
+    pub gone: Gone,
 }
 
 /// Keys that a map must not have.
@@ -151,7 +160,7 @@ impl Column {
         initial: impl IntoIterator<Item = (I, J)>,
         gone: Gone,
     ) -> Self {
-        Self::Map { keys: shared(keys), initial: shared(initial), gone }
+        Self::Map(Box::new(MapColumn { keys: shared(keys), initial: shared(initial), gone }))
     }
 
     /// These keys of a map are ours, and those must not be there.
@@ -160,14 +169,8 @@ impl Column {
         gone: impl IntoIterator<Item = G>,
     ) -> Self {
         let gone = Gone::Keys(gone.into_iter().map(|key| key.as_ref().into()).collect());
-        Self::Map { keys: shared(pairs), initial: BTreeMap::new(), gone }
+        Self::Map(Box::new(MapColumn { keys: shared(pairs), initial: BTreeMap::new(), gone }))
     }
-}
-
-fn shared<K: AsRef<str>, V: AsRef<str>>(
-    pairs: impl IntoIterator<Item = (K, V)>,
-) -> BTreeMap<Arc<str>, Arc<str>> {
-    pairs.into_iter().map(|(k, v)| (k.as_ref().into(), v.as_ref().into())).collect()
 }
 
 fn as_debug<S: serde::Serializer>(value: &Value, s: S) -> Result<S::Ok, S::Error> {
@@ -183,7 +186,7 @@ pub struct RowFact {
     /// root tables: routers, switches, port groups, `NB_Global`).
     pub parent: Option<(RowKey, &'static str)>,
     /// Columns by name. What is not named is not ours.
-    pub columns: BTreeMap<&'static str, Column>,
+    pub columns: Columns,
 }
 
 /// One element of a set column of references: `element` is in `row.column`.

@@ -41,6 +41,9 @@ pub struct Config {
     pub enable_lb: bool,
     /// `--enable-ecmp`.
     pub enable_ecmp: bool,
+    /// `--enable-port-security`: ports of pods accept only their own addresses, unless
+    /// the pod opts out.
+    pub port_security: bool,
     /// `--ls-dnat-mod-dl-dst`, `--ls-ct-skip-dst-lport-ips`.
     pub ls_dnat_mod_dl_dst: bool,
     pub ls_ct_skip_dst_lport_ips: bool,

@@ -3,6 +3,7 @@
 //! kube watches → world → compile → desired → commit → publish → kube patches,
 //! each stage a module that knows only the ones before it (docs/architecture.md).
 
+pub mod chassis;
 pub mod claims;
 pub mod commit;
 pub mod compile;

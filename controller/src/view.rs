@@ -323,8 +323,9 @@ pub trait View {
     fn row_uuid(&self, row: &RowKey) -> Option<Arc<str>>;
     /// Ports of pods that list the address among their virtual ones.
     fn vip_ports(&self, address: &str) -> Arc<BTreeSet<Arc<str>>>;
-    /// UID and labels of a namespace.
-    fn namespace(&self, name: &str) -> Option<Arc<(Arc<str>, StringMap)>>;
+    /// UID of a namespace. Its labels decide by [`View::namespace_subnets`] and its like,
+    /// so that an unrelated label compiles nothing.
+    fn namespace(&self, name: &str) -> Option<Arc<str>>;
     /// The lease of a port.
     fn lease(&self, port: &str) -> LeaseState;
     /// Usage of a subnet.

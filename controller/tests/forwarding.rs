@@ -103,3 +103,38 @@ async fn real_ways_of_ipv6() {
 async fn real_ways_of_dual_stack() {
     ways(true, true).await;
 }
+
+/// U67: what a pod sends from an address that is not its own is dropped.
+#[tokio::test(flavor = "multi_thread")]
+async fn real_u67_a_spoofed_source_is_dropped() {
+    let rig = Rig::new().await;
+    rig.node("n-1", "192.0.2.11");
+    rig.pod("secure", "n-1");
+    rig.pod("peer", "n-1");
+    let opt_out = json!({"ovn.kubernetes.io/port_security": "false"});
+    rig.api.create(
+        rig::PODS,
+        json!({"metadata": {"name": "gateway", "annotations": opt_out},
+            "spec": {"nodeName": "n-1", "restartPolicy": "Always"}, "status": {"phase": "Pending"}}),
+    );
+    let controller = rig.start(&["--enable-port-security"]).await;
+    let mut pods = Vec::new();
+    for pod in ["secure", "peer", "gateway"] {
+        pods.push(end(&format!("{pod}.shop"), &rig.routed(pod).await));
+    }
+    controller.quiet().await;
+    let [secure, peer, gateway] = &pods[..] else { panic!("three pods") };
+    let ovn = Ovn::start(&rig.database);
+    ovn.sync();
+    let out = |from: &End, mac: &str, ip: &str| {
+        let spoof = End { port: from.port.clone(), mac: mac.into(), ips: vec![ip.into()] };
+        ovn.trace("ovn-default", &packet(&spoof, &peer.mac, &peer.ips[0])).contains("output(\"peer.shop\")")
+    };
+    assert!(out(secure, &secure.mac, &secure.ips[0]), "its own address passes");
+    assert!(!out(secure, &secure.mac, "10.16.99.99"), "a spoofed IP is dropped");
+    assert!(!out(secure, &secure.mac, &gateway.ips[0]), "so is another pod's");
+    assert!(!out(secure, "02:00:00:99:99:99", &secure.ips[0]), "so is a spoofed MAC");
+    assert!(out(gateway, &gateway.mac, "10.16.99.99"), "a pod that opted out is a gateway for others");
+    drop(ovn);
+    tokio::time::timeout(Duration::from_secs(20), controller.stop()).await.unwrap();
+}

@@ -43,14 +43,20 @@ pub fn node(index: usize) -> Value {
     })
 }
 
-/// A subnet of its own for one namespace, room for 8,190 pods.
+/// A subnet of its own for one namespace, room for 8,190 pods. Centralized: a
+/// distributed one would have a port group and a policy on every node, 100 times
+/// 2,000 rows that no pod needs.
 pub fn subnet(index: usize) -> Value {
     let block = format!("10.{}.{}.0/19", 32 + index / 8, index % 8 * 32);
     json!({
         "apiVersion": "kubeovn.io/v1", "kind": "Subnet", "metadata": {"name": format!("subnet-{index}")},
-        "spec": {"vpc": "ovn-cluster", "protocol": "IPv4", "cidrBlock": block, "namespaces": [format!("bound-{index}")]},
+        "spec": {"vpc": "ovn-cluster", "protocol": "IPv4", "cidrBlock": block, "namespaces": [namespace(index)],
+            "gatewayType": "centralized", "gatewayNode": node_name(0)},
     })
 }
+
+/// The subnet whose gateway changes, and its new gateway.
+pub const CHANGED: (&str, &str) = ("subnet-0", "10.32.31.254");
 
 pub fn pod_name(index: usize) -> String {
     format!("web-6d4cf56db6-{index}")

@@ -25,7 +25,9 @@ fn main() {
     let only = std::env::var("WEIR_BENCH_ONLY").unwrap_or_default();
     let size = cluster::Size::from_env();
     if only != "process" {
-        pipeline::run(size);
+        let few = pipeline::run(cluster::Size { pods: 1000, ..size });
+        let many = pipeline::run(size);
+        assert_eq!(few, many, "a pod compiles as many units among 1,000 as among {}", size.pods);
     }
     if only != "pipeline" {
         let runtime =

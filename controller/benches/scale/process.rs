@@ -258,8 +258,8 @@ async fn gateway_changes(rig: &Rig, controller: &Controller) {
     let began = Instant::now();
     rig.api.write(
         Method::PATCH,
-        "/apis/kubeovn.io/v1/subnets/ovn-default",
-        &json!({"spec": {"gateway": "10.15.255.254"}}),
+        &format!("/apis/kubeovn.io/v1/subnets/{}", cluster::CHANGED.0),
+        &json!({"spec": {"gateway": cluster::CHANGED.1}}),
     );
     loop {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -270,7 +270,7 @@ async fn gateway_changes(rig: &Rig, controller: &Controller) {
     controller.quiet().await;
     let rows = since(controller.operations().await, before);
     let more = format!("API writes {:?}", rig.api.writes());
-    report("gateway of the pods' subnet changed", began.elapsed(), controller.usage().cpu - cpu, rows, &more);
+    report("gateway of one subnet changed", began.elapsed(), controller.usage().cpu - cpu, rows, &more);
 }
 
 async fn restart(rig: &Rig, size: Size) {

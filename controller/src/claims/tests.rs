@@ -83,7 +83,7 @@ fn what_units_state_is_what_kube_ovn_left() {
                 Column::Keys(wanted) => wanted.iter().all(|(k, v)| value.map_get(k) == Some(&**v)),
                 Column::Initial(_) => true,
                 Column::Refs(rows) => value.as_set().is_some_and(|set| set.len() == rows.len()),
-                Column::Map { keys, .. } => keys.iter().all(|(k, v)| value.map_get(k) == Some(&**v)),
+                Column::Map(map) => map.keys.iter().all(|(k, v)| value.map_get(k) == Some(&**v)),
             };
             assert!(holds, "{row:?} column {name}: {value:?}, stated {column:?}");
         }

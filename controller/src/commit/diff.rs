@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ovsdb::schema::UNLIMITED;
 use ovsdb::{Atom, AtomMap, AtomSet, ColumnType, Row, Schema, Uuid, Value};
 
-use crate::facts::{Column, Gone, RowFact, RowKey};
+use crate::facts::{Column, Gone, MapColumn, RowFact, RowKey};
 
 /// How a column has to change.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,7 +66,8 @@ fn one(column: &Column, ty: &ColumnType, current: &Value, find: Find<'_>) -> Opt
             let change = one(&Column::Whole(Value::uuids(found)), ty, current, find);
             change.or_else(|| missing.then(|| Change::Set(current.clone())))
         }
-        Column::Map { keys, initial, gone } => {
+        Column::Map(map) => {
+            let MapColumn { keys, initial, gone } = &**map;
             let current = current.as_map()?;
             let wrong = pairs(keys).filter(|(k, v)| current.get(k) != Some(v));
             let missing = pairs(initial).filter(|(k, _)| !current.contains_key(k));
@@ -116,7 +117,7 @@ pub(super) fn initial(schema: &Schema, fact: &RowFact, find: Find<'_>) -> BTreeM
             Column::Whole(value) | Column::Initial(value) => value.clone().shaped(ty)?,
             Column::Keys(keys) => Value::Map(pairs(keys).collect()),
             Column::Refs(rows) => Value::uuids(rows.iter().filter_map(&mut *find)).shaped(ty)?,
-            Column::Map { keys, initial, .. } => Value::Map(pairs(initial).chain(pairs(keys)).collect()),
+            Column::Map(map) => Value::Map(pairs(&map.initial).chain(pairs(&map.keys)).collect()),
         };
         Some((*name, value))
     });

@@ -70,7 +70,8 @@ pub(super) struct Effects {
 pub(super) struct Index {
     replica: Option<Replica>,
     known: HashMap<Uuid, Known>,
-    by_key: BTreeMap<RowKey, BTreeSet<Uuid>>,
+    /// Sorted; almost always one.
+    by_key: BTreeMap<RowKey, Vec<Uuid>>,
     parents: HashMap<Uuid, Vec<(Table, Uuid)>>,
     holders: HashMap<Uuid, Vec<(Table, Uuid)>>,
     unclaimed: BTreeMap<Table, usize>,
@@ -118,7 +119,11 @@ impl Index {
             match after {
                 Some(after) => {
                     if let Some(key) = after.row_key() {
-                        self.by_key.entry(key.clone()).or_default().insert(uuid);
+                        let uuids = self.by_key.entry(key.clone()).or_default();
+                        if let Err(at) = uuids.binary_search(&uuid) {
+                            uuids.reserve_exact(1);
+                            uuids.insert(at, uuid);
+                        }
                         effects.rows.insert(key);
                     }
                     if !after.claimed && table != Table::NbGlobal {
@@ -149,7 +154,7 @@ impl Index {
 
     fn forget(&mut self, key: &RowKey, uuid: Uuid) {
         if let Some(uuids) = self.by_key.get_mut(key) {
-            uuids.remove(&uuid);
+            uuids.retain(|other| *other != uuid);
             if uuids.is_empty() {
                 self.by_key.remove(key);
             }
@@ -326,6 +331,7 @@ fn relate(
     for uuid in come {
         let holders = index.entry(*uuid).or_default();
         if let Err(place) = holders.binary_search(&holder) {
+            holders.reserve_exact(1);
             holders.insert(place, holder);
         }
     }

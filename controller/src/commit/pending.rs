@@ -135,6 +135,11 @@ impl Pending {
         }
     }
 
+    /// Nothing is open.
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.groups.is_empty()
+    }
+
     /// The item differs from the replica.
     pub(super) fn has(&self, item: &Item) -> bool {
         self.items.contains_key(item)

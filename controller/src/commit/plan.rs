@@ -49,8 +49,10 @@ struct Planner<'a> {
     current: Draft,
     /// Rows that this wave inserts, and by which draft.
     placed: BTreeMap<RowKey, (Uuid, usize)>,
+    /// Rows that the transaction under construction will insert: groups that need each
+    /// other's rows go together, so each may be referred to before its turn.
+    reserved: BTreeMap<RowKey, Uuid>,
     done: BTreeSet<Group>,
-    visiting: BTreeSet<Group>,
     members: BTreeSet<MemberFact>,
     size: usize,
 }
@@ -70,8 +72,8 @@ impl Commit {
             drafts: Vec::new(),
             current: Draft::default(),
             placed: BTreeMap::new(),
+            reserved: BTreeMap::new(),
             done: BTreeSet::new(),
-            visiting: BTreeSet::new(),
             members: BTreeSet::new(),
             size: 0,
         };
@@ -144,47 +146,90 @@ impl Planner<'_> {
         }
     }
 
-    /// Adds a group, after the groups that make rows it refers to. `false` when it
-    /// can't be sent now.
-    fn group(&mut self, group: &Group) -> bool {
-        if self.done.contains(group) {
-            return true;
+    /// Adds a group, after the groups that make rows it refers to, all to the same
+    /// transaction. Groups that need each other's rows are no problem by that. Those
+    /// that can't be sent now wait for what they lack.
+    fn group(&mut self, group: &Group) {
+        if self.done.contains(group) || !self.sendable(group) {
+            return;
         }
-        let sendable = matches!(self.commit.pending.phase(group), Some(Phase::Ready(..) | Phase::Blocked));
-        if !sendable || !self.visiting.insert(group.clone()) {
-            return false;
-        }
-        let items = self.commit.pending.items(group);
-        let missing = self.needs(&items).into_iter().find(|key| !self.available(key));
-        self.visiting.remove(group);
-        if let Some(key) = missing {
-            self.commit.pending.set_phase(group, Phase::Blocked);
-            let Commit { blocked_on, pending, .. } = &mut *self.commit;
-            let blocked = blocked_on.entry(key).or_default();
-            if blocked.len() > FORGET_BLOCKED {
-                blocked.retain(|group| pending.phase(group) == Some(Phase::Blocked));
+        let mut together = Vec::new();
+        if let Err(lacking) = self.closure(group, &mut BTreeSet::new(), &mut together) {
+            for (group, key) in lacking {
+                self.block(&group, key);
             }
-            blocked.insert(group.clone());
-            return false;
+            return;
         }
-        self.done.insert(group.clone());
-        self.current.groups.push(group.clone());
-        // A row that refers to another one of the group comes after it.
-        let (referring, items): (Vec<_>, Vec<_>) = items.into_iter().partition(|item| self.refers(item));
-        for item in items.into_iter().chain(referring) {
-            match item {
-                Item::Row(key) => self.row(&key),
-                Item::Member(member) => self.member(member),
-                Item::Stray(table, uuid) => self.stray(table, uuid),
+        for group in &together {
+            for item in self.commit.pending.items(group) {
+                if let Item::Row(key) = item
+                    && let Some(fact) = self.desired.row(&key)
+                    && self.commit.choose(&fact).is_none()
+                {
+                    let uuid = self.commit.fresh_uuid(&key);
+                    self.reserved.insert(key, uuid);
+                }
             }
         }
-        true
+        for group in together {
+            self.done.insert(group.clone());
+            self.current.groups.push(group.clone());
+            for item in self.commit.pending.items(&group) {
+                match item {
+                    Item::Row(key) => self.row(&key),
+                    Item::Member(member) => self.member(member),
+                    Item::Stray(table, uuid) => self.stray(table, uuid),
+                }
+            }
+        }
+        self.reserved.clear();
     }
 
-    fn refers(&self, item: &Item) -> bool {
-        let Item::Row(key) = item else { return false };
-        let fact = self.desired.row(key);
-        fact.is_some_and(|fact| fact.columns.values().any(|column| matches!(column, Column::Refs(_))))
+    fn sendable(&self, group: &Group) -> bool {
+        matches!(self.commit.pending.phase(group), Some(Phase::Ready(..) | Phase::Blocked))
+    }
+
+    /// The groups that have to go along, those that others refer to first. `Err` when
+    /// a row is lacking: the groups on the way to it, each with the row it lacks.
+    fn closure(
+        &mut self,
+        group: &Group,
+        seen: &mut BTreeSet<Group>,
+        together: &mut Vec<Group>,
+    ) -> Result<(), Vec<(Group, RowKey)>> {
+        seen.insert(group.clone());
+        let items = self.commit.pending.items(group);
+        for key in self.needs(&items) {
+            if self.lookup(&key).is_some() {
+                continue;
+            }
+            let maker = self.commit.pending.group_of(&Item::Row(key.clone())).cloned();
+            let Some(maker) = maker.filter(|maker| seen.contains(maker) || self.sendable(maker)) else {
+                return Err(vec![(group.clone(), key)]);
+            };
+            // A group of an earlier transaction of this wave has its rows placed.
+            if self.done.contains(&maker) {
+                return Err(vec![(group.clone(), key)]);
+            }
+            if !seen.contains(&maker)
+                && let Err(mut lacking) = self.closure(&maker, seen, together)
+            {
+                lacking.push((group.clone(), key));
+                return Err(lacking);
+            }
+        }
+        together.push(group.clone());
+        Ok(())
+    }
+
+    fn block(&mut self, group: &Group, key: RowKey) {
+        self.commit.pending.set_phase(group, Phase::Blocked);
+        let Commit { blocked_on, pending, .. } = &mut *self.commit;
+        let blocked = blocked_on.entry(key).or_default();
+        if blocked.len() > FORGET_BLOCKED {
+            blocked.retain(|group| pending.phase(group) == Some(Phase::Blocked));
+        }
+        blocked.insert(group.clone());
     }
 
     /// Rows outside of the group that must exist before it can be sent.
@@ -214,17 +259,6 @@ impl Planner<'_> {
         needs
     }
 
-    /// The row exists, or this wave makes it. Its group is added if need be.
-    fn available(&mut self, key: &RowKey) -> bool {
-        if self.lookup(key).is_some() {
-            return true;
-        }
-        let Some(group) = self.commit.pending.group_of(&Item::Row(key.clone())).cloned() else {
-            return false;
-        };
-        self.group(&group) && self.lookup(key).is_some()
-    }
-
     /// UUID of a row, whether it exists or is about to.
     fn lookup(&mut self, key: &RowKey) -> Option<Uuid> {
         if let Some((uuid, draft)) = self.placed.get(key) {
@@ -233,10 +267,11 @@ impl Planner<'_> {
             }
             return Some(*uuid);
         }
-        match self.desired.row(key) {
+        let existing = match self.desired.row(key) {
             Some(fact) => self.commit.choose(&fact),
             None => self.commit.index.find(key).next(),
-        }
+        };
+        existing.or_else(|| self.reserved.get(key).copied())
     }
 
     fn row(&mut self, key: &RowKey) {
@@ -272,7 +307,7 @@ impl Planner<'_> {
 
     fn insert(&mut self, fact: &RowFact) {
         let key = &fact.row;
-        let uuid = self.commit.fresh_uuid(key);
+        let uuid = self.reserved.get(key).copied().unwrap_or_else(|| self.commit.fresh_uuid(key));
         let schema = self.schema.clone();
         let mut columns = diff::initial(&schema, fact, &mut |key| self.lookup(key));
         // A set that many units fill comes with what exists, not with a mutation each.

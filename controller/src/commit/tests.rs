@@ -7,7 +7,7 @@ use ovsdb::{Row, Value};
 
 use super::*;
 use crate::engine::Recompiled;
-use crate::facts::Column;
+use crate::facts::{Column, RowFact};
 use crate::sim::config;
 
 struct Bench {
@@ -321,5 +321,27 @@ fn a_failed_transaction_takes_no_innocent_along() {
     bench.set(UnitKey::Subnet("ovn-default".into()), vec![broken], vec![]);
     bench.run();
     assert_eq!(bench.find(Table::LogicalSwitch, "ovn-default").unwrap().set("ports").unwrap().len(), 10);
+    assert_eq!(bench.commit.backlog(), (0, 0, 0, 0));
+}
+
+#[test]
+fn units_that_need_each_others_rows_go_together() {
+    let mut bench = Bench::new();
+    let (a, b) = (UnitKey::Subnet("a".into()), UnitKey::Subnet("b".into()));
+    // Each makes a switch, and a port on the other's; one lacks a third party's row.
+    bench.set(a.clone(), vec![switch("join"), port("p-1.web", "ovn-default")], vec![]);
+    let mut needy = vec![switch("ovn-default"), port("p-2.web", "join")];
+    needy.push(policy(100, "ip4"));
+    bench.set(b.clone(), needy, vec![]);
+    bench.run();
+    assert!(bench.find(Table::LogicalSwitch, "join").is_none(), "nothing half-made while a row is lacking");
+    let transactions = bench.sent.len();
+    bench.set(UnitKey::Vpc("ovn-cluster".into()), vec![router()], vec![]);
+    bench.run();
+    for (unit, name) in [(&a, "join"), (&b, "ovn-default")] {
+        assert!(bench.commit.committed(unit, &bench.facts[unit]));
+        assert_eq!(bench.find(Table::LogicalSwitch, name).unwrap().set("ports").unwrap().len(), 1);
+    }
+    assert_eq!(bench.sent.len(), transactions + 2, "the router, then the two together");
     assert_eq!(bench.commit.backlog(), (0, 0, 0, 0));
 }

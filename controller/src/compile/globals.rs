@@ -6,7 +6,7 @@ use crds::{API_VERSION, keys, net};
 use serde_json::{Value, json};
 
 use super::rows::{RowBuilder, top};
-use crate::facts::{Facts, Fields, Gate, Kind, KubeFact, ObjectRef, RowKey, Table};
+use crate::facts::{Column, Facts, Fields, Gate, Kind, KubeFact, ObjectRef, RowKey, Table};
 use crate::io::Config;
 use crate::view::View;
 
@@ -29,25 +29,44 @@ pub(super) fn compile(view: &dyn View) -> Facts {
     facts
 }
 
-/// Options that stock OVN does not know are written all the same: it ignores
-/// them, and on a server with Kube-OVN's patches they do what the flag says.
-fn options(config: &Config) -> RowBuilder {
+/// Options that only Kube-OVN's patched OVN honours, with the value that changes
+/// nothing (contract §4.10). Whether a server has the patches can't be asked: the
+/// option is written as the flag says, stock OVN ignores it, and whoever asked for
+/// more than the default is told by `weir_patched_ovn_options` and a warning at start.
+pub(crate) const PATCHED: [(&str, &str); 4] = [
+    ("ls_dnat_mod_dl_dst", "true"),
+    ("ls_ct_skip_dst_lport_ips", "true"),
+    ("node_local_dns_ip", ""),
+    ("skip_conntrack_dst_cidrs", ""),
+];
+
+/// The value of each option of [`PATCHED`] that the flags ask for.
+pub(crate) fn patched(config: &Config) -> [(&'static str, &str); 4] {
     let flag = |on: bool| if on { "true" } else { "false" };
+    let [dnat, skip, dns, cidrs] = PATCHED.map(|(name, _)| name);
+    [
+        (dnat, flag(config.ls_dnat_mod_dl_dst)),
+        (skip, flag(config.ls_ct_skip_dst_lport_ips)),
+        (dns, &config.node_local_dns_ip),
+        (cidrs, &config.skip_conntrack_dst_cidrs),
+    ]
+}
+
+/// Options whose value the flags ask for and that stock OVN does not honour.
+pub(crate) fn unhonoured(config: &Config) -> Vec<&'static str> {
+    let asked = patched(config).into_iter().zip(PATCHED);
+    asked.filter(|((_, value), (_, usual))| value != usual).map(|((name, _), _)| name).collect()
+}
+
+/// Options by the flags; one whose flag was emptied again goes.
+fn options(config: &Config) -> RowBuilder {
     let backoff = config.northd_backoff_ms.to_string();
-    let mut options = vec![
-        ("use_ct_inv_match", "false"),
-        ("ls_dnat_mod_dl_dst", flag(config.ls_dnat_mod_dl_dst)),
-        ("ls_ct_skip_dst_lport_ips", flag(config.ls_ct_skip_dst_lport_ips)),
-        ("northd-backoff-interval-ms", &backoff),
-    ];
-    if !config.node_local_dns_ip.is_empty() {
-        options.push(("node_local_dns_ip", &config.node_local_dns_ip));
-    }
-    if !config.skip_conntrack_dst_cidrs.is_empty() {
-        options.push(("skip_conntrack_dst_cidrs", &config.skip_conntrack_dst_cidrs));
-    }
+    let mut set = vec![("use_ct_inv_match", "false"), ("northd-backoff-interval-ms", &*backoff)];
+    let (given, emptied): (Vec<_>, Vec<_>) =
+        patched(config).into_iter().partition(|(_, value)| !value.is_empty());
+    set.extend(given);
     top(RowKey::new(Table::NbGlobal, "."))
-        .keys("options", options)
+        .column("options", Column::map_without(set, emptied.into_iter().map(|(name, _)| name)))
         .keys("external_ids", [("kube-ovn-version", &*config.version)])
 }
 
@@ -123,4 +142,43 @@ fn default_subnet(config: &Config) -> Value {
         "enableLb": config.enable_lb,
     });
     object("Subnet", &config.default_ls, spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{Bench, config};
+    use serde_json::json;
+
+    fn started(config: Config, before: &[(&str, &str)]) -> Bench {
+        let mut bench = Bench::new(1);
+        bench.transact(&[ovsdb::Operation::insert("NB_Global")
+            .column("options", ovsdb::Value::string_map(before.iter().copied()))
+            .build()]);
+        let leader = bench.start_with(crate::core::Core::new(config, crate::compile::compile));
+        bench.elect(leader);
+        bench.settle();
+        bench
+    }
+
+    fn option(bench: &Bench, name: &str) -> Option<String> {
+        let replica = bench.db.replica();
+        let row = replica.table("NB_Global").unwrap().rows().next().unwrap();
+        row.map_get("options", name).map(str::to_owned)
+    }
+
+    #[test]
+    fn an_option_whose_flag_is_emptied_goes_and_others_stay() {
+        let before = [("node_local_dns_ip", "169.254.20.10"), ("mac_prefix", "0a:00:00")];
+        let bench = started(config(), &before);
+        assert_eq!(option(&bench, "node_local_dns_ip"), None);
+        assert_eq!(option(&bench, "mac_prefix").as_deref(), Some("0a:00:00"));
+        assert_eq!(option(&bench, "use_ct_inv_match").as_deref(), Some("false"));
+        assert!(unhonoured(&config()).is_empty());
+        let asking = Config { node_local_dns_ip: "169.254.20.10,fd00::a".into(), ..config() };
+        assert_eq!(unhonoured(&asking), ["node_local_dns_ip"]);
+        let bench = started(asking, &[]);
+        assert_eq!(option(&bench, "node_local_dns_ip").as_deref(), Some("169.254.20.10,fd00::a"));
+        assert_eq!(bench.api.names(Kind::Vpc).len(), 1, "{}", json!(bench.core().counters()));
+    }
 }

@@ -20,7 +20,7 @@
 //! | other | a word on kinds that this version does not act on |
 
 pub(crate) mod dhcp;
-mod globals;
+pub(crate) mod globals;
 mod ip;
 mod ippool;
 mod kept;

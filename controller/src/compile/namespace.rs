@@ -32,6 +32,6 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
         ),
     ]);
     let object = ObjectRef::cluster(Kind::Namespace, name.clone());
-    rows::kube(&mut facts, &object, &namespace.0, Gate::Now, Fields::Annotations(annotations));
+    rows::kube(&mut facts, &object, &namespace, Gate::Now, Fields::Annotations(annotations));
     facts
 }

@@ -106,7 +106,13 @@ fn logical_port(
         .map(str::trim)
         .filter(|vip| !vip.is_empty())
         .collect();
-    let security = on(keys::PORT_SECURITY).then(|| [&[&*address], &vips[..]].concat().join(" "));
+    // The flag decides for pods that say nothing (`pain.md` U67).
+    let secure = match pod.requests.get(keys::PORT_SECURITY).map(|value| &**value) {
+        Some("true") => true,
+        Some("false") => false,
+        _ => view.config().port_security,
+    };
+    let security = secure.then(|| [&[&*address], &vips[..]].concat().join(" "));
     let mut addresses = vec![address.clone()];
     if on(keys::LAYER2_FORWARD) {
         addresses.push("unknown".into());

@@ -9,7 +9,7 @@ use crds::keys::VENDOR;
 use ovsdb::Value;
 
 use crate::facts::{
-    Column, EventFact, Facts, Fields, Gate, KubeFact, MemberFact, ObjectRef, RowFact, RowKey, Table,
+    Column, Columns, EventFact, Facts, Fields, Gate, KubeFact, MemberFact, ObjectRef, RowFact, RowKey, Table,
 };
 use crate::objects::StringMap;
 use crate::view::Lease;
@@ -92,7 +92,7 @@ pub(crate) fn root(table: Table, name: &str) -> RowBuilder {
 
 /// A row of a root table.
 pub(crate) fn top(row: RowKey) -> RowBuilder {
-    RowBuilder(RowFact { row, parent: None, columns: BTreeMap::new() })
+    RowBuilder(RowFact { row, parent: None, columns: Columns::default() })
 }
 
 /// A row that a column of `parent` holds, by name.
@@ -103,7 +103,7 @@ pub(crate) fn named(table: Table, name: &str, parent: RowKey, column: &'static s
 /// A row that a column of `parent` holds; `key` is its natural key only.
 pub(crate) fn child(table: Table, key: &str, parent: RowKey, column: &'static str) -> RowBuilder {
     let row = RowKey::new(table, key);
-    RowBuilder(RowFact { row, parent: Some((parent, column)), columns: BTreeMap::new() })
+    RowBuilder(RowFact { row, parent: Some((parent, column)), columns: Columns::default() })
 }
 
 /// A row under construction.
@@ -144,7 +144,8 @@ impl RowBuilder {
     }
 
     /// Adds the row to a unit's facts.
-    pub(crate) fn add(self, facts: &mut Facts) {
+    pub(crate) fn add(mut self, facts: &mut Facts) {
+        self.0.columns.shrink();
         facts.rows.push(self.0);
     }
 }

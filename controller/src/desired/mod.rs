@@ -4,6 +4,8 @@
 //! memberships that changed, and on demand a row as all units together want it.
 //! Facts stay where they are (one `Arc` per unit), contributions point into them.
 
+#[cfg(test)]
+mod tests;
 mod verify;
 
 use std::borrow::Cow;
@@ -57,7 +59,8 @@ impl Contribution {
 pub struct Desired {
     rows: BTreeMap<RowKey, Vec<Contribution>>,
     members: BTreeMap<Group, BTreeMap<RowKey, Vec<UnitKey>>>,
-    groups_of: BTreeMap<RowKey, BTreeSet<Group>>,
+    /// By element, sorted.
+    groups_of: BTreeMap<RowKey, Vec<Group>>,
     conflicts: BTreeMap<UnitKey, BTreeSet<Conflict>>,
     /// What stays although no unit states it, and for how many units' sake.
     keeps: BTreeMap<Keep, usize>,
@@ -70,7 +73,8 @@ impl Desired {
         let mut touched = Touched::default();
         let before = by_key(old);
         let after = by_key(new);
-        for key in before.keys().chain(after.keys()).copied().collect::<BTreeSet<_>>() {
+        let gone = before.keys().filter(|key| !after.contains_key(*key));
+        for key in gone.chain(after.keys()).copied().collect::<Vec<_>>() {
             let was = before.get(key).and_then(|i| old.rows.get(*i));
             let index = after.get(key).copied();
             let is = index.and_then(|i| new.rows.get(i));
@@ -141,6 +145,7 @@ impl Desired {
                 }
             }
             (Err(at), Some((facts, index))) => {
+                list.reserve_exact(1);
                 list.insert(at, Contribution { unit: unit.clone(), facts: facts.clone(), index });
             }
             (Ok(at), None) => {
@@ -148,7 +153,6 @@ impl Desired {
             }
             (Err(_), None) => {}
         }
-        list.shrink_to_fit();
         if list.is_empty() {
             self.rows.remove(key);
         }
@@ -156,10 +160,12 @@ impl Desired {
 
     /// Conflicts of a row are rare: looked for only where several units state it.
     fn find_conflicts(&mut self, key: &RowKey) {
-        for conflicts in self.conflicts.values_mut() {
-            conflicts.retain(|c| c.row != *key);
+        if !self.conflicts.is_empty() {
+            for conflicts in self.conflicts.values_mut() {
+                conflicts.retain(|c| c.row != *key);
+            }
+            self.conflicts.retain(|_, conflicts| !conflicts.is_empty());
         }
-        self.conflicts.retain(|_, conflicts| !conflicts.is_empty());
         let Some(list) = self.rows.get(key).filter(|list| list.len() > 1) else { return };
         let mut found = Vec::new();
         for (place, loser) in list.iter().enumerate() {
@@ -167,7 +173,7 @@ impl Desired {
             for winner in list.iter().take(place) {
                 let Some(first) = winner.fact() else { continue };
                 let differ = fact.columns.iter().filter(|(name, column)| {
-                    first.columns.get(*name).is_some_and(|other| !agree(other, column))
+                    first.columns.get(name).is_some_and(|other| !agree(other, column))
                 });
                 let mut columns: Vec<&'static str> = differ.map(|(name, _)| *name).collect();
                 if first.parent != fact.parent {
@@ -189,10 +195,15 @@ impl Desired {
         let units = self.members.entry(group.clone()).or_default().entry(member.element.clone()).or_default();
         let first = units.is_empty();
         if let Err(at) = units.binary_search(unit) {
+            units.reserve_exact(1);
             units.insert(at, unit.clone());
         }
         if first {
-            self.groups_of.entry(member.element.clone()).or_default().insert(group);
+            let groups = self.groups_of.entry(member.element.clone()).or_default();
+            if let Err(at) = groups.binary_search(&group) {
+                groups.reserve_exact(1);
+                groups.insert(at, group);
+            }
         }
         first
     }
@@ -210,7 +221,7 @@ impl Desired {
             self.members.remove(&group);
         }
         if let Some(groups) = self.groups_of.get_mut(&member.element) {
-            groups.remove(&group);
+            groups.retain(|other| *other != group);
             if groups.is_empty() {
                 self.groups_of.remove(&member.element);
             }
@@ -249,6 +260,11 @@ impl Desired {
     /// The unit that a row belongs to: the smallest of those that state it.
     pub fn owner(&self, key: &RowKey) -> Option<&UnitKey> {
         self.rows.get(key)?.first().map(|c| &c.unit)
+    }
+
+    /// Some unit states the row.
+    pub fn states(&self, key: &RowKey) -> bool {
+        self.rows.contains_key(key)
     }
 
     /// All units that state a row.
@@ -309,82 +325,5 @@ fn agree(a: &Column, b: &Column) -> bool {
     match (a, b) {
         (Column::Keys(a), Column::Keys(b)) => a.iter().all(|(k, v)| b.get(k).is_none_or(|other| other == v)),
         _ => a == b,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::facts::Table;
-    use ovsdb::Value;
-
-    fn key(name: &str) -> RowKey {
-        RowKey::new(Table::PortGroup, name)
-    }
-
-    fn row(name: &str, column: Column) -> RowFact {
-        RowFact { row: key(name), parent: None, columns: [("external_ids", column)].into() }
-    }
-
-    fn keys(pairs: &[(&str, &str)]) -> Column {
-        Column::Keys(pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect())
-    }
-
-    fn member(group: &str, element: &str) -> MemberFact {
-        let element = RowKey::new(Table::LogicalSwitchPort, element);
-        MemberFact { row: key(group), column: "ports", element }
-    }
-
-    #[derive(Default)]
-    struct Bench {
-        desired: Desired,
-        facts: BTreeMap<UnitKey, Arc<Facts>>,
-    }
-
-    impl Bench {
-        fn set(&mut self, unit: &str, rows: Vec<RowFact>, members: Vec<MemberFact>) -> Touched {
-            let unit = UnitKey::Node(unit.into());
-            let new = Arc::new(Facts { rows, members, ..Facts::default() });
-            let old = self.facts.insert(unit.clone(), new.clone()).unwrap_or_default();
-            self.desired.update(&Recompiled { unit, old, new, statement: None })
-        }
-    }
-
-    #[test]
-    fn maps_unite_and_the_smallest_unit_wins() {
-        let mut bench = Bench::default();
-        bench.set("b", vec![row("g", keys(&[("x", "b"), ("y", "b")]))], vec![]);
-        assert!(bench.desired.conflicts().is_empty());
-        let touched = bench.set("a", vec![row("g", keys(&[("x", "a"), ("z", "a")]))], vec![]);
-        assert!(touched.rows.contains(&key("g")));
-        let merged = bench.desired.row(&key("g")).unwrap().into_owned();
-        assert_eq!(merged.columns["external_ids"], keys(&[("x", "a"), ("y", "b"), ("z", "a")]));
-        let lost = &bench.desired.conflicts()[&UnitKey::Node("b".into())];
-        assert_eq!(lost.len(), 1);
-        bench.set("a", vec![], vec![]);
-        assert!(bench.desired.conflicts().is_empty());
-        bench.set("b", vec![], vec![]);
-        assert!(bench.desired.row(&key("g")).is_none());
-        assert_eq!(bench.desired.size(), (0, 0));
-    }
-
-    #[test]
-    fn unchanged_rows_are_not_touched() {
-        let mut bench = Bench::default();
-        let one = || row("g", Column::Whole(Value::string_map([("a", "1")])));
-        bench.set("a", vec![one()], vec![]);
-        let touched = bench.set("a", vec![row("h", keys(&[])), one()], vec![]);
-        assert_eq!(touched.rows, [key("h")].into());
-    }
-
-    #[test]
-    fn memberships_are_counted_by_unit() {
-        let mut bench = Bench::default();
-        assert_eq!(bench.set("a", vec![], vec![member("g", "p")]).members.len(), 1);
-        assert_eq!(bench.set("b", vec![], vec![member("g", "p")]).members.len(), 0);
-        assert_eq!(bench.set("a", vec![], vec![]).members.len(), 0);
-        assert_eq!(bench.desired.member_owners(&member("g", "p")), [UnitKey::Node("b".into())]);
-        assert_eq!(bench.set("b", vec![], vec![]).members.len(), 1);
-        assert_eq!(bench.desired.groups_of(&member("g", "p").element).count(), 0);
     }
 }

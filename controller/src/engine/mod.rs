@@ -11,19 +11,21 @@
 //! ten times as big and looked at a few times in a pod's life, so only its
 //! fingerprint is kept; whoever needs it has it compiled again ([`Engine::full`]).
 
+mod fingerprint;
 mod recorder;
 #[cfg(test)]
 mod tests;
 mod verify;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::facts::{EventFact, Facts, ObjectRef};
+use crate::facts::{Facts, ObjectRef};
 use crate::view::{Compile, UnitKey};
 use crate::world::{ReadKey, World};
 
+use fingerprint::Fingerprints;
+pub use fingerprint::event_fingerprint;
 use recorder::Recorder;
 pub use recorder::SchemaFacts;
 
@@ -48,7 +50,7 @@ pub struct Statement {
     pub objects_before: Box<[ObjectRef]>,
     /// Fingerprints of the events it stated before.
     pub events_before: Box<[u64]>,
-    /// All facts now.
+    /// What it states about Kubernetes objects now, and its events.
     pub facts: Arc<Facts>,
 }
 
@@ -65,7 +67,44 @@ struct Unit {
 
 struct Read {
     key: ReadKey,
-    readers: BTreeSet<u32>,
+    readers: Readers,
+}
+
+/// Units that read a projection: mostly one, and then no tree is worth its memory.
+enum Readers {
+    One(u32),
+    Many(BTreeSet<u32>),
+}
+
+impl Readers {
+    fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        let (one, many) = match self {
+            Self::One(unit) => (Some(*unit), None),
+            Self::Many(units) => (None, Some(units)),
+        };
+        one.into_iter().chain(many.into_iter().flatten().copied())
+    }
+
+    fn insert(&mut self, unit: u32) {
+        match self {
+            Self::One(other) if *other == unit => {}
+            Self::One(other) => *self = Self::Many([*other, unit].into()),
+            Self::Many(units) => {
+                units.insert(unit);
+            }
+        }
+    }
+
+    /// Removes a unit; `true` when nobody is left.
+    fn remove(&mut self, unit: u32) -> bool {
+        match self {
+            Self::One(other) => *other == unit,
+            Self::Many(units) => {
+                units.remove(&unit);
+                units.is_empty()
+            }
+        }
+    }
 }
 
 /// All units, their facts, and the graph of reads.
@@ -107,7 +146,7 @@ impl Engine {
         if let Some(read) = self.read_ids.get(key).and_then(|id| self.reads.get(*id as usize)?.as_ref()) {
             let readers = read.readers.iter();
             self.dirty
-                .extend(readers.filter_map(|id| Some(self.units.get(*id as usize)?.as_ref()?.0.clone())));
+                .extend(readers.filter_map(|id| Some(self.units.get(id as usize)?.as_ref()?.0.clone())));
         }
         if let Some(unit) = key.unit().filter(|unit| self.ids.contains_key(unit) || exists(world, unit)) {
             self.dirty.insert(unit);
@@ -161,12 +200,9 @@ impl Engine {
         let now = Fingerprints::of(&full);
         let same = (old.rows == full.rows) && (old.members == full.members) && (old.keeps == full.keeps);
         let spoken = kube != now.kube || events != now.events;
-        let new = if same {
-            old.clone()
-        } else {
-            let Facts { rows, members, keeps, .. } = full.clone();
-            Arc::new(Facts { rows, members, keeps, ..Facts::default() })
-        };
+        let Facts { rows, members, keeps, kube: stated, events: said } = full;
+        let new =
+            if same { old.clone() } else { Arc::new(Facts { rows, members, keeps, ..Facts::default() }) };
         if gone {
             if let Some(id) = known {
                 self.unlink(id);
@@ -177,8 +213,10 @@ impl Engine {
                 self.free_units.push(id);
             }
         } else {
-            let id = match known {
-                Some(id) => {
+            let before = known.map(|id| (id, self.same_reads(id, &reads)));
+            let id = match before {
+                Some((id, true)) => id,
+                Some((id, false)) => {
                     self.unlink(id);
                     id
                 }
@@ -188,8 +226,14 @@ impl Engine {
                     id
                 }
             };
-            let reads: Box<[u32]> = reads.into_iter().map(|key| self.link(key, id)).collect();
-            self.edges += reads.len();
+            let reads: Box<[u32]> = match before {
+                Some((_, true)) => self.take_reads(id),
+                _ => {
+                    let reads: Box<[u32]> = reads.into_iter().map(|key| self.link(key, id)).collect();
+                    self.edges += reads.len();
+                    reads
+                }
+            };
             let Fingerprints { objects, kube, events } = now;
             if let Some(slot) = self.units.get_mut(id as usize) {
                 *slot = Some((unit.clone(), Unit { reads, facts: new.clone(), objects, kube, events }));
@@ -198,9 +242,24 @@ impl Engine {
         let statement = spoken.then(|| Statement {
             objects_before: objects,
             events_before: events,
-            facts: Arc::new(full),
+            facts: Arc::new(Facts { kube: stated, events: said, ..Facts::default() }),
         });
         (!same || spoken).then(|| Recompiled { unit: unit.clone(), old, new, statement })
+    }
+
+    /// The unit read the same at its last run: nothing to link anew.
+    fn same_reads(&self, unit: u32, reads: &BTreeSet<ReadKey>) -> bool {
+        let Some((_, kept)) = self.units.get(unit as usize).and_then(Option::as_ref) else { return false };
+        kept.reads.len() == reads.len()
+            && kept.reads.iter().all(|id| {
+                let read = self.reads.get(*id as usize).and_then(Option::as_ref);
+                read.is_some_and(|read| reads.contains(&read.key))
+            })
+    }
+
+    fn take_reads(&mut self, unit: u32) -> Box<[u32]> {
+        let slot = self.units.get_mut(unit as usize).and_then(Option::as_mut);
+        slot.map(|(_, unit)| std::mem::take(&mut unit.reads)).unwrap_or_default()
     }
 
     /// All facts of a unit, compiled again. The same as at the last run, since
@@ -226,7 +285,7 @@ impl Engine {
                 let id = take_slot(&mut self.free_reads, &mut self.reads);
                 self.read_ids.insert(key.clone(), id);
                 if let Some(slot) = self.reads.get_mut(id as usize) {
-                    *slot = Some(Read { key, readers: BTreeSet::new() });
+                    *slot = Some(Read { key, readers: Readers::One(unit) });
                 }
                 id
             }
@@ -244,8 +303,7 @@ impl Engine {
         for id in reads {
             let Some(slot) = self.reads.get_mut(id as usize) else { continue };
             let Some(read) = slot.as_mut() else { continue };
-            read.readers.remove(&unit);
-            if read.readers.is_empty() {
+            if read.readers.remove(unit) {
                 self.read_ids.remove(&read.key);
                 *slot = None;
                 self.free_reads.push(id);
@@ -301,49 +359,6 @@ fn take_slot<T>(free: &mut Vec<u32>, slots: &mut Vec<Option<T>>) -> u32 {
         slots.push(None);
         u32::try_from(slots.len() - 1).unwrap_or(u32::MAX)
     })
-}
-
-/// What is kept of the facts about Kubernetes objects.
-struct Fingerprints {
-    objects: Box<[ObjectRef]>,
-    kube: u64,
-    events: Box<[u64]>,
-}
-
-impl Fingerprints {
-    fn of(facts: &Facts) -> Self {
-        let objects = facts.kube.iter().map(|fact| &fact.object);
-        let objects: BTreeSet<_> = objects.chain(facts.events.iter().map(|event| &event.object)).collect();
-        Self {
-            objects: objects.into_iter().cloned().collect(),
-            kube: if facts.kube.is_empty() { 0 } else { fingerprint(&facts.kube) },
-            events: facts.events.iter().map(event_fingerprint).collect(),
-        }
-    }
-}
-
-/// Identity of an event's text.
-pub fn event_fingerprint(event: &EventFact) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    event.hash(&mut hasher);
-    hasher.finish()
-}
-
-fn fingerprint(value: &impl serde::Serialize) -> u64 {
-    struct Sink(DefaultHasher);
-    impl std::io::Write for Sink {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.write(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut sink = Sink(DefaultHasher::new());
-    // Facts serialise without fail, and the sink takes everything.
-    let _ = serde_json::to_writer(&mut sink, value);
-    sink.0.finish()
 }
 
 /// The object that the unit is about exists (units that flags demand always do).

@@ -9,7 +9,6 @@ use ovsdb::Schema;
 
 use crate::facts::RowKey;
 use crate::io::Config;
-use crate::objects::StringMap;
 use crate::view::{
     IpPoolView, KeptView, LeaseState, NodeView, Overlay, PodView, PoolUsage, Selecting, SubnetView, Usage,
     View, VipView, VpcView,
@@ -84,9 +83,9 @@ impl View for Recorder<'_> {
         self.note(ReadKey::VipPorts(address.into()));
         self.world.vip_ports(address)
     }
-    fn namespace(&self, name: &str) -> Option<Arc<(Arc<str>, StringMap)>> {
+    fn namespace(&self, name: &str) -> Option<Arc<str>> {
         self.note(ReadKey::Namespace(name.into()));
-        self.world.namespace(name)
+        self.world.namespace(name).map(|namespace| namespace.0.clone())
     }
     fn lease(&self, port: &str) -> LeaseState {
         self.note(ReadKey::Lease(port.into()));

@@ -16,7 +16,7 @@ fn compile(view: &dyn View, unit: &UnitKey) -> Facts {
     {
         for namespace in name.split('+').filter(|namespace| view.namespace(namespace).is_some()) {
             let row = RowKey::new(Table::PortGroup, format!("{name}/{namespace}"));
-            facts.rows.push(RowFact { row, parent: None, columns: BTreeMap::new() });
+            facts.rows.push(RowFact { row, parent: None, columns: crate::facts::Columns::default() });
         }
     }
     facts

@@ -1,4 +1,4 @@
-//! Where the northbound database is, and how it is spoken to.
+//! Where the databases are, and how they are spoken to.
 //!
 //! Flows in: the flag and the environment that Kube-OVN's start script looks at. Flows
 //! out: endpoints in OVS's notation, and the certificate files when one of them is `ssl:`.
@@ -16,18 +16,63 @@ const TLS_DIRECTORY: &str = "/var/run/tls";
 /// How often the files are looked at. A Secret takes up to a minute to reach a pod.
 const TLS_LOOK: Duration = Duration::from_secs(10);
 
-/// Where the northbound database is: flag, then OVN_NB_ADDR, then OVN_DB_IPS, then
-/// the Service's variables (Kube-OVN's start script derives it in that order). With
-/// ENABLE_SSL derived endpoints are `ssl:`, and given ones have to be.
+/// How a database is named.
+struct Database {
+    flag: &'static str,
+    variable: &'static str,
+    /// Host and port of its Service.
+    service: (&'static str, &'static str),
+    port: u16,
+}
+
+const NORTHBOUND: Database = Database {
+    flag: "--ovn-nb-addr",
+    variable: "OVN_NB_ADDR",
+    service: ("OVN_NB_SERVICE_HOST", "OVN_NB_SERVICE_PORT"),
+    port: 6641,
+};
+const SOUTHBOUND: Database = Database {
+    flag: "--ovn-sb-addr",
+    variable: "OVN_SB_ADDR",
+    service: ("OVN_SB_SERVICE_HOST", "OVN_SB_SERVICE_PORT"),
+    port: 6642,
+};
+
+/// Where the northbound database is.
 pub(super) fn nb_endpoints(
     flag: &str,
     env: &impl Fn(&str) -> Option<String>,
     ssl: bool,
 ) -> Result<String, SettingError> {
+    endpoints(&NORTHBOUND, flag, env, ssl)?.ok_or_else(|| {
+        let remedy =
+            "give --ovn-nb-addr=tcp:HOST:6641, or set OVN_DB_IPS to the addresses of the ovn-central nodes";
+        wrong(NORTHBOUND.flag, "no northbound database is named", remedy)
+    })
+}
+
+/// Where the southbound database is, if anything names it.
+pub(super) fn sb_endpoints(
+    flag: &str,
+    env: &impl Fn(&str) -> Option<String>,
+    ssl: bool,
+) -> Result<Option<String>, SettingError> {
+    endpoints(&SOUTHBOUND, flag, env, ssl)
+}
+
+/// Where a database is: flag, then OVN_NB_ADDR, then OVN_DB_IPS, then the Service's
+/// variables (Kube-OVN's start script derives it in that order). With ENABLE_SSL
+/// derived endpoints are `ssl:`, and given ones have to be.
+fn endpoints(
+    database: &Database,
+    flag: &str,
+    env: &impl Fn(&str) -> Option<String>,
+    ssl: bool,
+) -> Result<Option<String>, SettingError> {
     let scheme = if ssl { "ssl" } else { "tcp" };
     let endpoints = if !flag.is_empty() {
         flag.to_owned()
-    } else if let Some(given) = env("OVN_NB_ADDR") {
+    } else if let Some(given) = env(database.variable) {
         given
     } else if let Some(ips) = env("OVN_DB_IPS") {
         let mut list = Vec::new();
@@ -39,20 +84,18 @@ pub(super) fn nb_endpoints(
                     "give a comma list of the members' addresses",
                 )
             })?;
-            list.push(format!("{scheme}:{}", SocketAddr::new(ip, 6641)));
+            list.push(format!("{scheme}:{}", SocketAddr::new(ip, database.port)));
         }
         list.join(",")
-    } else if let Some(host) = env("OVN_NB_SERVICE_HOST") {
-        let port = env("OVN_NB_SERVICE_PORT").unwrap_or_else(|| "6641".to_owned());
+    } else if let Some(host) = env(database.service.0) {
+        let port = env(database.service.1).unwrap_or_else(|| database.port.to_string());
         if host.contains(':') {
             format!("{scheme}:[{host}]:{port}")
         } else {
             format!("{scheme}:{host}:{port}")
         }
     } else {
-        let remedy =
-            "give --ovn-nb-addr=tcp:HOST:6641, or set OVN_DB_IPS to the addresses of the ovn-central nodes";
-        return Err(wrong("--ovn-nb-addr", "no northbound database is named", remedy));
+        return Ok(None);
     };
     // What was meant to be encrypted is not spoken in the clear because of a slip.
     if ssl && let Some(clear) = endpoints.split(',').map(str::trim).find(|e| e.starts_with("tcp:")) {
@@ -62,7 +105,7 @@ pub(super) fn nb_endpoints(
             "give ssl:HOST:PORT, or run ovn-central with ENABLE_SSL=false",
         ));
     }
-    Ok(endpoints)
+    Ok(Some(endpoints))
 }
 
 /// The certificate files, if an endpoint needs them.

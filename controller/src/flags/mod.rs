@@ -32,8 +32,8 @@ pub fn command() -> Command {
             "Flags carry Kube-OVN's names and defaults, so its manifests work unchanged; a flag that has no \
              effect in this version is accepted, and one that would change something logs a warning with the \
              remedy.\n\nEnvironment: POD_NAME, POD_NAMESPACE, POD_UID, NODE_NAME, POD_IP, POD_IPS, \
-             ENABLE_BIND_LOCAL_IP, OVN_DB_IPS, OVN_NB_ADDR, OVN_NB_SERVICE_HOST, OVN_NB_SERVICE_PORT, ENABLE_SSL, \
-             WEIR_TLS_DIRECTORY, \
+             ENABLE_BIND_LOCAL_IP, OVN_DB_IPS, OVN_NB_ADDR, OVN_NB_SERVICE_HOST, OVN_NB_SERVICE_PORT, OVN_SB_ADDR, \
+             OVN_SB_SERVICE_HOST, OVN_SB_SERVICE_PORT, ENABLE_SSL, WEIR_TLS_DIRECTORY, \
              KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT, WEIR_LOG, WEIR_LOG_FORMAT, \
              WEIR_DIAGNOSTICS_SOCKET.\n\nLook around: `curl localhost:10660/metrics`, `weir status`.",
         )

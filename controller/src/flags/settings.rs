@@ -43,6 +43,10 @@ pub struct Settings {
     pub nb_endpoints: String,
     /// Certificate files, when an endpoint is `ssl:`.
     pub nb_tls: Option<ovsdb::TlsFiles>,
+    /// Southbound database, for chassis; `None` when none is named.
+    pub sb_endpoints: Option<String>,
+    /// Its certificate files.
+    pub sb_tls: Option<ovsdb::TlsFiles>,
     /// How long connecting to the database may take.
     pub nb_connect_timeout: Duration,
     /// How long one request to the database may take.
@@ -79,11 +83,15 @@ impl Settings {
             |name: &str| env(name).is_some_and(|v| matches!(v.as_str(), "true" | "1" | "True" | "TRUE"));
         let pod_name =
             env("POD_NAME").or_else(|| env("HOSTNAME")).unwrap_or_else(|| "kube-ovn-controller".to_owned());
-        let nb_endpoints = database::nb_endpoints(flags.text("ovn-nb-addr"), &env, truthy("ENABLE_SSL"))?;
+        let ssl = truthy("ENABLE_SSL");
+        let nb_endpoints = database::nb_endpoints(flags.text("ovn-nb-addr"), &env, ssl)?;
+        let sb_endpoints = database::sb_endpoints(flags.text("ovn-sb-addr"), &env, ssl)?;
         Ok(Self {
             core: core_config(flags)?,
             nb_tls: database::tls(&nb_endpoints, &env),
             nb_endpoints,
+            sb_tls: sb_endpoints.as_deref().and_then(|endpoints| database::tls(endpoints, &env)),
+            sb_endpoints,
             nb_connect_timeout: positive(flags, "ovsdb-con-timeout")?,
             nb_request_timeout: positive(flags, "ovn-timeout")?,
             nb_probe_interval: probe_interval(flags)?,
@@ -194,6 +202,7 @@ fn core_config(flags: &Flags) -> Result<Config, SettingError> {
         pod_nic_type: text("pod-nic-type"),
         enable_lb: flags.bool("enable-lb"),
         enable_ecmp: flags.bool("enable-ecmp"),
+        port_security: flags.bool("enable-port-security"),
         ls_dnat_mod_dl_dst: flags.bool("ls-dnat-mod-dl-dst"),
         ls_ct_skip_dst_lport_ips: flags.bool("ls-ct-skip-dst-lport-ips"),
         node_local_dns_ip: text("node-local-dns-ip"),
@@ -342,6 +351,22 @@ mod tests {
         .unwrap();
         assert_eq!(&*settings.core.default_cidr, "10.16.0.0/16,fd00:10:16::/112");
         assert_eq!(&*settings.core.default_gateway, "10.16.0.1,fd00:10:16::1");
+    }
+
+    #[rstest]
+    #[case(&[], &[NB], None)]
+    #[case(&["--ovn-sb-addr=tcp:192.0.2.9:6642"], &[NB], Some("tcp:192.0.2.9:6642"))]
+    #[case(&[], &[NB, ("OVN_SB_ADDR", "tcp:127.0.0.1:6642")], Some("tcp:127.0.0.1:6642"))]
+    #[case(&[], &[("OVN_DB_IPS", "1.1.1.1, fd00::1")], Some("tcp:1.1.1.1:6642,tcp:[fd00::1]:6642"))]
+    #[case(&[], &[NB, ("OVN_SB_SERVICE_HOST", "10.96.0.9")], Some("tcp:10.96.0.9:6642"))]
+    fn the_southbound_database_may_be_named(
+        #[case] arguments: &[&str],
+        #[case] env: &[(&str, &str)],
+        #[case] expected: Option<&str>,
+    ) {
+        assert_eq!(build(arguments, env).unwrap().sb_endpoints.as_deref(), expected);
+        let tls = build(&["--ovn-sb-addr=ssl:1.1.1.1:6642"], &[NB]).unwrap();
+        assert!(tls.sb_tls.is_some() && tls.nb_tls.is_none());
     }
 
     #[rstest]

@@ -5,11 +5,11 @@
 //! state of watches, core and process. Flows out: the OpenMetrics text of
 //! [`Metrics::encode`].
 
+mod shared;
 mod state;
+mod subnets;
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
@@ -17,118 +17,14 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use tokio::time::Instant;
 
-use crate::core::Counters;
-use crate::facts::Kind;
-use crate::io::{Input, KubeError, KubeWrite};
-use crate::objects::{Object, Subnet};
+use crate::io::{KubeError, KubeWrite};
 use crate::watch::{Statuses, plural};
+
+pub use shared::{Database, Shared, Snapshot, Southbound};
 
 type Labels = Vec<(&'static str, String)>;
 type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
-
-/// What the loop around the core publishes after every batch.
-#[derive(Clone, Debug, Default)]
-pub struct Snapshot {
-    /// The core's numbers.
-    pub counters: Counters,
-    /// Every watch and the database are loaded, as the core sees it.
-    pub ready: bool,
-    /// The core writes.
-    pub leading: bool,
-    /// We hold the Lease.
-    pub elected: bool,
-    /// Transactions in flight.
-    pub transactions_in_flight: usize,
-    /// Kubernetes writes in flight or queued.
-    pub writes_in_flight: usize,
-    /// How long the input handled last had waited.
-    pub lag: Duration,
-    /// When the loop published this.
-    pub at: Option<Instant>,
-}
-
-/// State shared between the loop and those who look at it.
-#[derive(Clone, Debug, Default)]
-pub struct Shared {
-    snapshot: Arc<Mutex<Snapshot>>,
-    subnets: Arc<Mutex<BTreeMap<Arc<str>, Arc<Subnet>>>>,
-    database: Arc<Mutex<Database>>,
-    holder: Arc<Mutex<String>>,
-}
-
-/// The database session as diagnostics see it.
-#[derive(Clone, Debug, Default)]
-pub struct Database {
-    /// Connected and loaded.
-    pub synced: bool,
-    /// The server in use.
-    pub endpoint: Option<String>,
-    /// Why the last connection ended.
-    pub last_error: Option<String>,
-    /// Connections so far.
-    pub connections: u64,
-    /// Losses of sync so far.
-    pub resyncs: u64,
-    /// Columns the server lacks.
-    pub missing: Vec<String>,
-}
-
-impl Shared {
-    /// The latest snapshot.
-    pub fn snapshot(&self) -> Snapshot {
-        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Publishes a snapshot.
-    pub fn publish(&self, snapshot: Snapshot) {
-        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
-    }
-
-    /// The database session.
-    pub fn database(&self) -> Database {
-        self.database.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Changes what is known of the database session.
-    pub fn set_database(&self, change: impl FnOnce(&mut Database)) {
-        change(&mut self.database.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-
-    /// Who holds the Lease, as seen last; empty when nobody does.
-    pub fn holder(&self) -> String {
-        self.holder.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Notes who holds the Lease.
-    pub fn set_holder(&self, holder: &str) {
-        holder.clone_into(&mut self.holder.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-
-    /// Follows subnets for their address counts.
-    pub fn observe(&self, input: &Input) {
-        let mut subnets = self.subnets.lock().unwrap_or_else(PoisonError::into_inner);
-        match input {
-            Input::Applied(Object::Subnet(subnet)) => {
-                subnets.insert(subnet.meta.name.clone(), subnet.clone());
-            }
-            Input::Deleted(object) if object.kind == Kind::Subnet => {
-                subnets.remove(&object.name);
-            }
-            Input::Listed(Kind::Subnet, objects) => {
-                *subnets = objects
-                    .iter()
-                    .filter_map(|object| match object {
-                        Object::Subnet(subnet) => Some((subnet.meta.name.clone(), subnet.clone())),
-                        _ => None,
-                    })
-                    .collect();
-            }
-            _ => {}
-        }
-    }
-}
 
 /// All metrics of the process.
 pub struct Metrics {
@@ -140,6 +36,8 @@ pub struct Metrics {
     events: Family<Labels, Counter>,
     handle: Histogram,
     holder: Family<Labels, Gauge>,
+    chassis_removed: Counter,
+    patched: Family<Labels, Gauge>,
 }
 
 impl fmt::Debug for Metrics {
@@ -175,6 +73,8 @@ impl Metrics {
             events: Family::default(),
             handle: seconds(),
             holder: Family::default(),
+            chassis_removed: Counter::default(),
+            patched: Family::default(),
         };
         let registry = &mut metrics.registry;
         registry.register(
@@ -197,6 +97,16 @@ impl Metrics {
             "weir_lease_holder",
             "1 for the identity that holds the Lease",
             metrics.holder.clone(),
+        );
+        registry.register(
+            "weir_patched_ovn_options",
+            "1 for an option that a flag asks for and that only Kube-OVN's patched OVN honours",
+            metrics.patched.clone(),
+        );
+        registry.register(
+            "weir_chassis_removed",
+            "Chassis of nodes that are gone, and duplicates, deleted",
+            metrics.chassis_removed.clone(),
         );
         registry.register(
             "rest_client_request_latency_seconds",
@@ -273,6 +183,18 @@ impl Metrics {
         self.events.get_or_create(&vec![("outcome", outcome.to_owned())]).inc();
     }
 
+    /// Notes options that stock OVN does not honour.
+    pub fn patched_options(&self, names: &[&'static str]) {
+        for name in names {
+            self.patched.get_or_create(&vec![("option", (*name).to_owned())]).set(1);
+        }
+    }
+
+    /// Counts a deleted chassis.
+    pub fn chassis_removed(&self) {
+        self.chassis_removed.inc();
+    }
+
     /// Observes the time of a batch.
     pub fn handled(&self, took: Duration) {
         self.handle.observe(took.as_secs_f64());
@@ -310,7 +232,8 @@ fn url_template(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::ObjectRef;
+    use crate::facts::{Kind, ObjectRef};
+    use crate::io::Input;
 
     #[test]
     fn urls_have_few_values() {
@@ -338,6 +261,20 @@ mod tests {
             "status": {"v4availableIPs": 7, "v4usingIPs": 3}});
         let subnet = crate::watch::decode::Decoder::new(Kind::Subnet).object(&subnet.to_string()).unwrap();
         shared.observe(&Input::Listed(Kind::Subnet, vec![subnet]));
+        let central = serde_json::json!({"metadata": {"name": "s2", "uid": "u"},
+            "spec": {"cidrBlock": "10.2.0.0/16,fd02::/64", "protocol": "Dual", "gatewayType": "centralized",
+                "gatewayNode": "n1,n2", "enableEcmp": true, "excludeIps": ["10.2.0.1", "10.2.0.9..10.2.0.12", "fd02::1"]},
+            "status": {"activateGateway": "n1", "v4availableIPrange": "10.2.0.4-10.2.0.8", "v4usingIPrange": "10.2.0.2-10.2.0.3"}});
+        let central = crate::watch::decode::Decoder::new(Kind::Subnet).object(&central.to_string()).unwrap();
+        shared.observe(&Input::Applied(central));
+        let node = serde_json::json!({"metadata": {"name": "n1", "uid": "u",
+            "annotations": {"ovn.kubernetes.io/ip_address": "100.64.0.2,fd00:100::2"}}});
+        let node = crate::watch::decode::Decoder::new(Kind::Node).object(&node.to_string()).unwrap();
+        shared.observe(&Input::Listed(Kind::Node, vec![node]));
+        let ip = serde_json::json!({"metadata": {"name": "a-0.web", "uid": "u"},
+            "spec": {"podName": "a-0", "namespace": "web", "subnet": "s2", "v4IpAddress": "10.2.0.2", "v6IpAddress": "fd02::2"}});
+        let ip = crate::watch::decode::Decoder::new(Kind::Ip).object(&ip.to_string()).unwrap();
+        shared.observe(&Input::Applied(ip));
         let metrics = Metrics::new().with_state(shared, Statuses::default());
         metrics.api_request("GET", "/api/v1/pods", Duration::from_millis(3));
         metrics.transaction(Duration::from_millis(3), "ok");
@@ -350,6 +287,11 @@ mod tests {
         for line in [
             r#"subnet_available_ip_count{subnet_name="s1",protocol="IPv4",subnet_cidr="10.1.0.0/16"} 7"#,
             r#"subnet_used_ip_count{subnet_name="s1",protocol="IPv4",subnet_cidr="10.1.0.0/16"} 3"#,
+            r#"centralized_subnet_info{subnet_name="s2",enable_ecmp="true",gateway_node="n1,n2",active_gateway="n1",match="ip4.src == 10.2.0.0/16",nexthops="100.64.0.2"} 1"#,
+            r#"centralized_subnet_info{subnet_name="s2",enable_ecmp="true",gateway_node="n1,n2",active_gateway="n1",match="ip6.src == fd02::/64",nexthops="fd00:100::2"} 1"#,
+            r#"subnet_ipam_info{subnet_name="s2",cidr="10.2.0.0/16",free="10.2.0.4-10.2.0.8",reserved="10.2.0.1,10.2.0.9..10.2.0.12",available="10.2.0.4-10.2.0.8",using="10.2.0.2-10.2.0.3"} 1"#,
+            r#"subnet_ip_assign_info{subnet_name="s2",ip="10.2.0.2",pod_name="web/a-0"} 1"#,
+            r#"subnet_ip_assign_info{subnet_name="s2",ip="fd02::2",pod_name="web/a-0"} 1"#,
             r#"weir_api_writes_total{kind="ips",verb="delete",result="gone"} 1"#,
             r#"weir_lease_holder{holder="b"} 1"#,
             r#"weir_transactions_total{result="ok"} 1"#,

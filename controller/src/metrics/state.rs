@@ -4,7 +4,6 @@
 //! metrics.
 
 use std::fmt;
-use std::sync::PoisonError;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -15,7 +14,6 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use super::{Labels, Shared};
 use crate::core::Counters;
 use crate::facts::Kind;
-use crate::objects::Subnet;
 use crate::watch::{Statuses, plural};
 
 /// State that is read at scrape time.
@@ -26,7 +24,7 @@ pub(super) struct State {
 }
 
 impl State {
-    fn gauges<T: Copy>(
+    pub(super) fn gauges<T: Copy>(
         encoder: &mut DescriptorEncoder<'_>,
         name: &str,
         help: &str,
@@ -132,36 +130,6 @@ impl State {
             }
         }
         Ok(())
-    }
-
-    fn subnets(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let subnets = self.shared.subnets.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let labels = |subnet: &Subnet| {
-            vec![
-                ("subnet_name", subnet.meta.name.to_string()),
-                ("protocol", subnet.spec.protocol.clone()),
-                ("subnet_cidr", subnet.spec.cidr_block.clone()),
-            ]
-        };
-        let count = |count: crds::Count| i64::try_from(count.get()).unwrap_or(i64::MAX);
-        // A dual subnet has one series; the scarcer family is what an operator needs to know.
-        let available = subnets.values().map(|subnet| {
-            let status = &subnet.status;
-            let value = match subnet.spec.protocol.as_str() {
-                "IPv6" => status.v6_available_ips,
-                "Dual" => status.v4_available_ips.min(status.v6_available_ips),
-                _ => status.v4_available_ips,
-            };
-            (labels(subnet), count(value))
-        });
-        Self::gauges(encoder, "subnet_available_ip_count", "Available addresses of the subnet", available)?;
-        let used = subnets.values().map(|subnet| {
-            let status = &subnet.status;
-            let value =
-                if subnet.spec.protocol == "IPv6" { status.v6_using_ips } else { status.v4_using_ips };
-            (labels(subnet), count(value))
-        });
-        Self::gauges(encoder, "subnet_used_ip_count", "Used addresses of the subnet", used)
     }
 
     fn process(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

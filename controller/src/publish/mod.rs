@@ -10,24 +10,25 @@
 
 mod belief;
 mod json;
+mod look;
 mod news;
 mod plan;
 mod verify;
+mod writes;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use crate::engine::{Engine, SchemaFacts, Statement};
-use crate::facts::{EventFact, Facts, Fields, Gate, Kind, ObjectRef};
-use crate::io::{KubeError, KubeWrite, Output};
+use crate::facts::{EventFact, Facts, Kind, ObjectRef};
+use crate::io::{KubeWrite, Output};
 use crate::view::UnitKey;
 use crate::world::World;
 
-use belief::{Believed, believe, effective, still_believed};
+use belief::Believed;
 use news::{failure_event, object_of};
-use plan::{Observed, Plan};
+use writes::rfc3339;
 
 /// Writes in flight at most.
 const IN_FLIGHT: usize = 64;
@@ -99,13 +100,16 @@ impl Source<'_> {
 #[derive(Default)]
 pub struct Publish {
     active: bool,
-    units_of: BTreeMap<ObjectRef, BTreeSet<UnitKey>>,
+    /// Sorted; mostly one, which no tree is worth.
+    units_of: BTreeMap<ObjectRef, Vec<UnitKey>>,
     /// Units with rows that are not in the database yet.
     open: BTreeSet<UnitKey>,
     failing: BTreeMap<UnitKey, String>,
     /// Facts of units whose objects are being brought in line; those of all others
     /// are compiled again when needed.
     recent: BTreeMap<UnitKey, Arc<Facts>>,
+    /// Facts compiled last; worth nothing once units change.
+    last: RefCell<Option<(UnitKey, Arc<Facts>)>>,
     states: BTreeMap<ObjectRef, State>,
     dirty: BTreeMap<(u8, u64), ObjectRef>,
     places: BTreeMap<ObjectRef, (u8, u64)>,
@@ -133,7 +137,12 @@ impl Publish {
             self.states.clear();
             self.due.clear();
         }
-        for object in self.units_of.keys().cloned().collect::<Vec<_>>() {
+        // Objects of one unit one after the other: its facts are compiled once for all.
+        let mut objects: Vec<_> =
+            self.units_of.iter().map(|(object, units)| (units.first(), object)).collect();
+        objects.sort();
+        let objects: Vec<ObjectRef> = objects.into_iter().map(|(_, object)| object.clone()).collect();
+        for object in objects {
             self.mark_as(object, BACKGROUND);
         }
     }
@@ -145,14 +154,18 @@ impl Publish {
         let after: BTreeSet<&ObjectRef> = facts.kube.iter().map(|fact| &fact.object).collect();
         for object in before.difference(&after) {
             if let Some(units) = self.units_of.get_mut(*object) {
-                units.remove(unit);
+                units.retain(|other| other != unit);
                 if units.is_empty() {
                     self.units_of.remove(*object);
                 }
             }
         }
         for object in &after {
-            self.units_of.entry((*object).clone()).or_default().insert(unit.clone());
+            let units = self.units_of.entry((*object).clone()).or_default();
+            if let Err(at) = units.binary_search(unit) {
+                units.reserve_exact(1);
+                units.insert(at, unit.clone());
+            }
         }
         for object in before.union(&after) {
             self.mark((*object).clone());
@@ -233,49 +246,10 @@ impl Publish {
         self.places.insert(object, place);
     }
 
-    /// A write was answered.
-    pub fn reply(&mut self, now_ms: u64, id: u64, result: Result<(), KubeError>) {
-        let Some(Flight { object, write }) = self.flights.remove(&id) else { return };
-        self.mark(object.clone());
-        let state = self.states.entry(object.clone()).or_default();
-        state.in_flight = None;
-        let Err(error) = result else {
-            state.failures = 0;
-            state.invalid = None;
-            let until = now_ms + BELIEVED_MS;
-            let old = state.believed.take().map(|(believed, _)| believed);
-            state.believed = Some((believe(old, write), until));
-            self.due.insert((until, object.clone()));
-            self.speak(&object);
-            return;
-        };
-        match (error, &write) {
-            (KubeError::Gone, KubeWrite::Delete { uid, .. }) => {
-                let until = now_ms + BELIEVED_MS;
-                state.believed = Some((Believed::Deleted { uid: uid.to_string() }, until));
-                self.due.insert((until, object));
-            }
-            (KubeError::Gone, KubeWrite::Patch { uid, .. }) => state.gone = Some(uid.to_string()),
-            (KubeError::Invalid(message), _) => {
-                self.counters.invalid += 1;
-                state.invalid = Some(message);
-                state.blocked_until = Some(now_ms + BACK_OFF_MS.1);
-                self.due.insert((now_ms + BACK_OFF_MS.1, object));
-            }
-            (KubeError::Gone | KubeError::Exists | KubeError::Retry(_), _) => {
-                self.counters.retries += 1;
-                state.failures += 1;
-                let delay = BACK_OFF_MS.0 << state.failures.min(9).saturating_sub(1);
-                let until = now_ms + delay.min(BACK_OFF_MS.1);
-                state.blocked_until = Some(until);
-                self.due.insert((until, object));
-            }
-        }
-    }
-
     /// What to send now.
     pub fn outputs(&mut self, now_ms: u64, unix_s: i64, source: &Source<'_>) -> Vec<Output> {
         let mut outputs = Vec::new();
+        self.last.take();
         if !self.active {
             return outputs;
         }
@@ -312,96 +286,6 @@ impl Publish {
         outputs
     }
 
-    /// Compares one object with the facts about it.
-    fn look(&mut self, now_ms: u64, now: &str, object: &ObjectRef, source: &Source<'_>) -> Option<KubeWrite> {
-        let watched = source.world.find(object).map(|o| Observed::of(&o));
-        let state = self.states.entry(object.clone()).or_default();
-        if state.in_flight.is_some() {
-            return None;
-        }
-        if !state.believed.as_ref().is_some_and(|b| still_believed(b, now_ms, watched.as_ref())) {
-            state.believed = None;
-        }
-        if state.gone.is_some() && state.gone.as_ref() != watched.as_ref().map(|o| &o.uid) {
-            state.gone = None;
-        }
-        if state.blocked_until.is_some_and(|until| until <= now_ms) {
-            state.blocked_until = None;
-        }
-        if state.blocked_until.is_some() || state.gone.is_some() {
-            return None;
-        }
-        let seen = effective(state.believed.as_ref().map(|(b, _)| b), watched);
-        let believing = state.believed.is_some();
-        let plan = self.plan(object, seen.as_ref(), now, source);
-        if plan.drift {
-            self.drift.insert(object.clone());
-        } else {
-            self.drift.remove(object);
-        }
-        let write = first_write(object, seen.as_ref(), &plan, believing);
-        if write.is_none() && plan.is_empty() {
-            self.old_news(object);
-            for unit in self.units_of.get(object).into_iter().flatten().filter(|u| !self.open.contains(*u)) {
-                self.recent.remove(unit);
-            }
-            if self.states.get(object).is_some_and(|s| s.believed.is_none() && s.failures == 0) {
-                self.states.remove(object);
-            }
-        }
-        write
-    }
-
-    fn plan(&self, object: &ObjectRef, seen: Option<&Observed>, now: &str, source: &Source<'_>) -> Plan {
-        let facts: Vec<(&UnitKey, Arc<Facts>)> = self
-            .units_of
-            .get(object)
-            .into_iter()
-            .flatten()
-            .map(|unit| (unit, self.recent.get(unit).cloned().unwrap_or_else(|| source.facts(unit))))
-            .collect();
-        let mut fields: Vec<&Fields> = Vec::new();
-        for (unit, facts) in &facts {
-            let open = self.open.contains(*unit);
-            let here = facts.kube.iter().filter(|fact| {
-                fact.object == *object
-                    && (fact.gate == Gate::Now || !open)
-                    && fact.uid.as_ref().is_none_or(|uid| seen.is_some_and(|o| *o.uid == **uid))
-            });
-            fields.extend(here.map(|fact| &fact.fields));
-        }
-        let failure = self.failure_condition(object, seen);
-        fields.extend(failure.iter());
-        plan::plan(object.kind, seen, fields.into_iter(), now)
-    }
-
-    /// The condition `Error` of subnets, VPCs, pools and Vips whose rows can't be written; taken
-    /// back when they can.
-    fn failure_condition(&self, object: &ObjectRef, seen: Option<&Observed>) -> Option<Fields> {
-        let unit = match object.kind {
-            Kind::Subnet => UnitKey::Subnet(object.name.clone()),
-            Kind::Vpc => UnitKey::Vpc(object.name.clone()),
-            Kind::IpPool => UnitKey::IpPool(object.name.clone()),
-            Kind::Vip => UnitKey::Vip(object.name.clone()),
-            _ => return None,
-        };
-        let condition = |status, message: &str| Fields::Condition {
-            r#type: "Error".into(),
-            status,
-            reason: COMMIT_FAILED.into(),
-            message: message.into(),
-        };
-        if let Some(error) = self.failing.get(&unit) {
-            return Some(condition(true, error));
-        }
-        let conditions = seen?.content.get("status")?.get("conditions")?.as_array()?;
-        let stale = conditions.iter().any(|c| {
-            let is = |key: &str, value: &str| c.get(key).is_some_and(|v| v == value);
-            is("type", "Error") && is("status", "True") && is("reason", COMMIT_FAILED)
-        });
-        stale.then(|| condition(false, "all rows are in the database"))
-    }
-
     /// When [`Publish::outputs`] has something to do next; 0 is at once.
     pub fn wake_at(&self) -> Option<u64> {
         let more = !self.dirty.is_empty() && self.flights.len() < IN_FLIGHT;
@@ -434,40 +318,4 @@ impl Publish {
     pub fn refused(&self) -> impl Iterator<Item = (&ObjectRef, &String)> {
         self.states.iter().filter_map(|(object, state)| Some((object, state.invalid.as_ref()?)))
     }
-}
-
-/// The write of a plan that comes first.
-fn first_write(
-    object: &ObjectRef,
-    seen: Option<&Observed>,
-    plan: &Plan,
-    believing: bool,
-) -> Option<KubeWrite> {
-    let object = object.clone();
-    if let Some(body) = &plan.create {
-        return Some(KubeWrite::Create { object, body: body.clone() });
-    }
-    // Without a UID, the watch has to show what we created first.
-    let seen = seen.filter(|o| !o.uid.is_empty())?;
-    let uid: Arc<str> = seen.uid.as_str().into();
-    let patch = |status, patch: &Value| {
-        // An optimistic patch needs the version that our last write made.
-        let optimistic = patch.get("metadata").is_some_and(|m| m.get("resourceVersion").is_some());
-        (!(optimistic && believing)).then(|| KubeWrite::Patch {
-            object: object.clone(),
-            uid: uid.clone(),
-            status,
-            patch: patch.clone(),
-        })
-    };
-    match (&plan.main, &plan.status) {
-        (Some(main), _) => patch(false, main),
-        (None, Some(status)) => patch(true, status),
-        (None, None) if plan.delete => Some(KubeWrite::Delete { object, uid }),
-        (None, None) => None,
-    }
-}
-
-fn rfc3339(unix_s: i64) -> String {
-    jiff::Timestamp::from_second(unix_s).map(|t| t.to_string()).unwrap_or_default()
 }

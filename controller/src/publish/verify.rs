@@ -1,7 +1,8 @@
 //! Objects that differ from their facts must be known to do so.
 
 use super::plan::Observed;
-use super::{Publish, Source, first_write, rfc3339};
+use super::writes::{first_write, rfc3339};
+use super::{Publish, Source};
 use crate::verify::Differences;
 
 impl Publish {
@@ -12,6 +13,7 @@ impl Publish {
             return;
         }
         let now = rfc3339(unix_s);
+        self.last.take();
         for object in self.units_of.keys() {
             let waiting = self.places.contains_key(object)
                 || self.states.get(object).is_some_and(|state| {

@@ -19,6 +19,7 @@ use tracing::{error, info, warn};
 
 use super::changes::Changes;
 use super::{Engine, Exit, Query, Sinks, Sources};
+use crate::chassis;
 use crate::core::Core;
 use crate::diagnostics;
 use crate::events::Recorder;
@@ -68,6 +69,11 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
     drop(deliver);
     let metrics = Arc::new(Metrics::new().with_state(shared.clone(), watches.statuses.clone()));
     let _ = latency.set(metrics.clone());
+    let unhonoured = crate::compile::globals::unhonoured(&settings.core);
+    if !unhonoured.is_empty() {
+        warn!(options = ?unhonoured, "stock OVN does not honour these options; they need Kube-OVN's patched OVN, see docs/compatibility.md");
+        metrics.patched_options(&unhonoured);
+    }
 
     // Probes first: a controller that can't reach anything yet must be able to say so.
     let servers_stop = CancellationToken::new();
@@ -100,6 +106,7 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
         async move { diagnostics::run(&path, methods, stop).await }
     });
 
+    let sb_options = chassis::session::options(&settings)?;
     let (session, database) = Session::connect(nb_options);
     let (replies_out, replies) = mpsc::unbounded_channel();
     let sinks = Sinks {
@@ -108,6 +115,21 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
         recorder: Recorder::start(api.clone(), authority.clone(), metrics.clone(), settings.pod_name.clone()),
         authority: authority.clone(),
     };
+    match sb_options {
+        Some(options) => {
+            let parts = chassis::session::Parts {
+                nodes: shared.nodes(),
+                authority: authority.clone(),
+                recorder: sinks.recorder.clone(),
+                metrics: metrics.clone(),
+                shared: shared.clone(),
+            };
+            tokio::spawn(chassis::session::run(options, parts, stop.clone()));
+        }
+        None => warn!(
+            "no southbound database is named, so chassis are not tagged; set OVN_SB_ADDR or --ovn-sb-addr"
+        ),
+    }
     let (leadership_out, leadership) = mpsc::channel(4);
     let election_stop = CancellationToken::new();
     let election = tokio::spawn({
@@ -286,6 +308,7 @@ impl diagnostics::Source for Diagnostics {
                     "missing_columns": database.missing,
                     "last_error": database.last_error,
                 },
+                "southbound": self.health.shared.southbound(),
                 "core": core,
             }))
         })

@@ -86,6 +86,7 @@ pub(crate) fn config() -> Config {
         pod_nic_type: "veth-pair".into(),
         enable_lb: true,
         enable_ecmp: false,
+        port_security: false,
         ls_dnat_mod_dl_dst: true,
         ls_ct_skip_dst_lport_ips: true,
         node_local_dns_ip: "".into(),
@@ -226,7 +227,12 @@ impl Bench {
             match output {
                 Output::Transact { tag, operations } => process.requests.push_back((tag, operations)),
                 Output::Kube { id, write } => process.writes.push((id, write)),
-                Output::Event(event) => process.events.push(event),
+                Output::Event(event) => {
+                    // A table test over everything that any simulation ever says.
+                    let listed = [crate::events::CONTRACT_REASONS, crate::events::OWN_REASONS].concat();
+                    assert!(listed.contains(&&*event.reason), "{} is in no list of reasons", event.reason);
+                    process.events.push(event);
+                }
                 Output::WakeAt(at) => process.wake = Some(at),
                 Output::Fenced => process.fenced = true,
             }

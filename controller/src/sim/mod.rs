@@ -7,12 +7,14 @@
 
 mod api;
 mod bench;
+mod canon;
 mod churn;
+mod constant;
 mod faults;
+mod independence;
 mod orders;
 mod real;
 mod restarts;
-mod scale;
 mod soak;
 
 pub(crate) use api::Api;

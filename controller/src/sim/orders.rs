@@ -108,7 +108,7 @@ fn build(seed: u64, order: &[usize]) -> Bench {
     bench
 }
 
-fn permutations(n: usize) -> Vec<Vec<usize>> {
+pub(super) fn permutations(n: usize) -> Vec<Vec<usize>> {
     if n == 0 {
         return vec![Vec::new()];
     }

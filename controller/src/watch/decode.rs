@@ -205,8 +205,9 @@ impl Decoder {
         for (key, value) in map.unwrap_or_default() {
             if labels || wanted_annotation(&key) {
                 let value = value.unwrap_or_default();
-                // Annotation values are addresses and the like: each its own.
-                let value = if labels { self.share(&value) } else { value.into() };
+                // Addresses are each their own; what else annotations say many pods have in common.
+                let own = !labels && (key.ends_with("/ip_address") || key.ends_with("/mac_address"));
+                let value = if own { value.into() } else { self.share(&value) };
                 kept.insert(self.share(&key), value);
             }
         }

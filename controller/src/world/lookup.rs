@@ -118,7 +118,7 @@ impl World {
     pub fn vip_ports(&self, address: &str) -> Arc<BTreeSet<Arc<str>>> {
         self.vip_ports.get(address).cloned().unwrap_or_default()
     }
-    /// See [`crate::view::View::namespace`].
+    /// UID and labels of a namespace, see [`crate::view::View::namespace`].
     pub fn namespace(&self, name: &str) -> Option<Arc<(Arc<str>, StringMap)>> {
         self.namespaces.get(name).map(|s| s.view.clone())
     }

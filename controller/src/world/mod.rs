@@ -460,15 +460,18 @@ impl World {
     fn set_namespace(&mut self, namespace: Arc<Namespace>) {
         let name = namespace.meta.name.clone();
         let view = (namespace.meta.uid.clone(), namespace.meta.labels.clone());
-        let same = self.namespaces.get(&name).is_some_and(|s| *s.view == view);
-        if same {
+        let old = self.namespaces.get(&name).map(|s| s.view.clone());
+        let known = old.as_ref().is_some_and(|old| old.0 == view.0);
+        if old.is_some_and(|old| *old == view) {
             if let Some(stored) = self.namespaces.get_mut(&name) {
                 stored.object = namespace;
             }
             return;
         }
         self.namespaces.insert(name.clone(), Stored { object: namespace, view: Arc::new(view) });
-        self.changed.insert(ReadKey::Namespace(name.clone()));
+        if !known {
+            self.changed.insert(ReadKey::Namespace(name.clone()));
+        }
         self.bind(&name);
     }
 

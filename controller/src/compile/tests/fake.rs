@@ -54,6 +54,7 @@ pub(crate) fn config(families: Families) -> Config {
         pod_nic_type: "veth-pair".into(),
         enable_lb: true,
         enable_ecmp: false,
+        port_security: false,
         ls_dnat_mod_dl_dst: true,
         ls_ct_skip_dst_lport_ips: true,
         node_local_dns_ip: "".into(),
@@ -287,8 +288,8 @@ impl View for Cluster {
     fn vip_ports(&self, _: &str) -> Arc<BTreeSet<Arc<str>>> {
         Arc::new(["a-0.web".into()].into())
     }
-    fn namespace(&self, name: &str) -> Option<Arc<(Arc<str>, StringMap)>> {
-        self.namespaces.get(name).map(|uid| Arc::new((uid.clone(), StringMap::new())))
+    fn namespace(&self, name: &str) -> Option<Arc<str>> {
+        self.namespaces.get(name).cloned()
     }
     fn lease(&self, port: &str) -> LeaseState {
         self.leases.get(port).cloned().unwrap_or(LeaseState::None)

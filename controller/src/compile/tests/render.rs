@@ -23,7 +23,8 @@ pub(crate) fn render(facts: &Facts) -> String {
                     "    {name} refers to {:?}",
                     rows.iter().map(ToString::to_string).collect::<Vec<_>>()
                 ),
-                Column::Map { keys, initial, gone } => {
+                Column::Map(map) => {
+                    let crate::facts::MapColumn { keys, initial, gone } = &**map;
                     writeln!(out, "    {name} has {keys:?}, at first {initial:?}, without {gone:?}")
                 }
             };

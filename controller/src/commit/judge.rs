@@ -1,0 +1,163 @@
+//! Judgement: what of the desired state differs from the replica.
+//!
+//! Flows in: one natural key or membership. Flows out: items opened or closed, and
+//! the units to be told. The judgement itself is a pure function of the desired
+//! state and the replica, so that it can be checked as a whole ([`Commit::verify`]).
+
+use std::collections::BTreeSet;
+
+use ovsdb::Uuid;
+
+use super::pending::{Group, Item};
+use super::{Commit, diff};
+use crate::desired::Desired;
+use crate::facts::{MemberFact, RowFact, RowKey};
+
+impl Commit {
+    pub(super) fn touch_row(&mut self, desired: &Desired, key: &RowKey) {
+        let item = Item::Row(key.clone());
+        let (clean, strays) = self.judged_row(desired, key);
+        match (clean, desired.owner(key)) {
+            (Some(false), Some(owner)) => self.pending.open(item, Group::Unit(owner.clone()), false),
+            _ => self.close(&item),
+        }
+        // At the start every unit is looked at anyway.
+        if !self.starting {
+            self.notify.extend(desired.owners(key).cloned());
+        }
+        if strays.is_empty() && self.strays.is_empty() {
+            return;
+        }
+        let before = self.strays.remove(key).unwrap_or_default();
+        for uuid in before.difference(&strays) {
+            self.close(&Item::Stray(key.table, *uuid));
+        }
+        for uuid in &strays {
+            self.pending.open(Item::Stray(key.table, *uuid), Group::Stray(key.table, *uuid), true);
+        }
+        if !strays.is_empty() {
+            self.strays.insert(key.clone(), strays);
+        }
+    }
+
+    /// Whether a row is as it is wanted (`None` when no unit states it), and the rows
+    /// of that key that have to go.
+    pub(super) fn judged_row(&self, desired: &Desired, key: &RowKey) -> (Option<bool>, BTreeSet<Uuid>) {
+        let fact = desired.row(key);
+        let chosen = fact.as_deref().and_then(|fact| self.choose(fact));
+        let clean = fact.as_deref().map(|fact| chosen.is_some_and(|uuid| self.row_holds(fact, &uuid)));
+        // Of several rows with the key one is enough; a claimed row nobody wants goes.
+        let strays = self
+            .index
+            .find(key)
+            .filter(|uuid| Some(*uuid) != chosen && self.index.claimed(uuid))
+            .filter(|uuid| !self.kept(desired, key, uuid))
+            .collect();
+        (clean, strays)
+    }
+
+    pub(super) fn touch_member(&mut self, desired: &Desired, member: MemberFact) {
+        if !self.starting {
+            self.notify.extend(desired.member_owners(&member).iter().cloned());
+        }
+        let retires = desired.member_owners(&member).is_empty();
+        match self.judged_member(desired, &member) {
+            Some((clean, group)) => self.judge(Item::Member(member), clean, group, retires),
+            None => self.close(&Item::Member(member)),
+        }
+    }
+
+    /// Whether a membership is as it is wanted, and the group that would change it;
+    /// `None` when it is nobody's.
+    pub(super) fn judged_member(&self, desired: &Desired, member: &MemberFact) -> Option<(bool, Group)> {
+        let owners = desired.member_owners(member);
+        let present = self.member_present(member);
+        let group = match owners.first() {
+            Some(owner) => Group::Unit(owner.clone()),
+            // Only rows of ours are taken out, and only of sets that are ours to fill.
+            None if present && self.is_ours(desired, member) => match desired.owner(&member.element) {
+                Some(owner) => Group::Unit(owner.clone()),
+                None => Group::Leftover(member.element.clone()),
+            },
+            None => return None,
+        };
+        Some((present != owners.is_empty(), group))
+    }
+
+    fn is_ours(&self, desired: &Desired, member: &MemberFact) -> bool {
+        let key = &member.element;
+        let ours = |uuid: &Uuid| self.index.claimed(uuid) && !self.kept(desired, key, uuid);
+        desired.owner(&member.row).is_some() && self.index.find(key).any(|uuid| ours(&uuid))
+    }
+
+    fn judge(&mut self, item: Item, clean: bool, group: Group, retires: bool) {
+        if clean {
+            self.close(&item);
+        } else {
+            self.pending.open(item, group, retires);
+        }
+    }
+
+    fn close(&mut self, item: &Item) {
+        if let Some(group) = self.pending.close(item) {
+            self.settled(&group);
+        }
+    }
+
+    /// Nothing is left to do for a group.
+    pub(super) fn settled(&mut self, group: &Group) {
+        if let Some(back_off) = self.back_offs.remove(group) {
+            self.due.remove(&(back_off.until_ms, group.clone()));
+        }
+        self.unconverged.remove(group);
+        self.notify.extend(group.unit().cloned());
+    }
+
+    /// Of several rows with the same natural key, the one to keep: ours before
+    /// others', held by the right parent, with the fewest differences.
+    pub(super) fn choose(&self, fact: &RowFact) -> Option<Uuid> {
+        let mut rows = self.index.find(&fact.row);
+        let first = rows.next()?;
+        let Some(second) = rows.next() else { return Some(first) };
+        let rank = |uuid: &Uuid| {
+            let row = self.index.row(fact.row.table, uuid);
+            let differences = match (&self.schema, row) {
+                (Some(schema), Some(row)) => {
+                    diff::columns(schema, fact, row, &mut |key| self.find(key)).len()
+                }
+                _ => usize::MAX,
+            };
+            (!self.index.claimed(uuid), !self.held_by(fact, uuid), differences, *uuid)
+        };
+        [first, second].into_iter().chain(rows).min_by_key(rank)
+    }
+
+    fn held_by(&self, fact: &RowFact, uuid: &Uuid) -> bool {
+        let parents = self.index.parents(uuid);
+        match &fact.parent {
+            None => parents.is_empty(),
+            Some((parent, _)) => {
+                let wanted = self.index.find(parent).find(|p| parents.contains(&(parent.table, *p)));
+                wanted.is_some() && parents.len() == 1
+            }
+        }
+    }
+
+    /// UUID of the row with that natural key; of several the one that counts.
+    fn find(&self, key: &RowKey) -> Option<Uuid> {
+        self.index.find(key).next()
+    }
+
+    fn row_holds(&self, fact: &RowFact, uuid: &Uuid) -> bool {
+        let row = self.index.row(fact.row.table, uuid);
+        let (Some(schema), Some(row)) = (&self.schema, row) else { return false };
+        self.held_by(fact, uuid) && diff::columns(schema, fact, row, &mut |key| self.find(key)).is_empty()
+    }
+
+    pub(super) fn member_present(&self, member: &MemberFact) -> bool {
+        let element = self.index.find(&member.element).next();
+        let holder = self.index.find(&member.row).next();
+        let (Some(element), Some(holder)) = (element, holder) else { return false };
+        self.index.has((member.row.table, &holder), member.column, element)
+    }
+}

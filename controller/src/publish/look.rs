@@ -1,0 +1,131 @@
+//! A look at one object: what it is, what we believe it to be, and what of the facts
+//! about it does not hold yet.
+
+use std::sync::Arc;
+
+use super::belief::{effective, still_believed};
+use super::plan::{self, Observed, Plan};
+use super::writes::first_write;
+use super::{COMMIT_FAILED, Publish, Source};
+use crate::facts::{Facts, Fields, Gate, Kind, ObjectRef};
+use crate::io::KubeWrite;
+use crate::view::UnitKey;
+
+impl Publish {
+    /// Compares one object with the facts about it.
+    pub(super) fn look(
+        &mut self,
+        now_ms: u64,
+        now: &str,
+        object: &ObjectRef,
+        source: &Source<'_>,
+    ) -> Option<KubeWrite> {
+        let watched = source.world.find(object).map(|o| Observed::of(&o));
+        let state = self.states.entry(object.clone()).or_default();
+        if state.in_flight.is_some() {
+            return None;
+        }
+        if !state.believed.as_ref().is_some_and(|b| still_believed(b, now_ms, watched.as_ref())) {
+            state.believed = None;
+        }
+        if state.gone.is_some() && state.gone.as_ref() != watched.as_ref().map(|o| &o.uid) {
+            state.gone = None;
+        }
+        if state.blocked_until.is_some_and(|until| until <= now_ms) {
+            state.blocked_until = None;
+        }
+        if state.blocked_until.is_some() || state.gone.is_some() {
+            return None;
+        }
+        let seen = effective(state.believed.as_ref().map(|(b, _)| b), watched);
+        let believing = state.believed.is_some();
+        let plan = self.plan(object, seen.as_ref(), now, source);
+        if plan.drift {
+            self.drift.insert(object.clone());
+        } else {
+            self.drift.remove(object);
+        }
+        let write = first_write(object, seen.as_ref(), &plan, believing);
+        if write.is_none() && plan.is_empty() {
+            self.old_news(object);
+            for unit in self.units_of.get(object).into_iter().flatten().filter(|u| !self.open.contains(*u)) {
+                self.recent.remove(unit);
+            }
+            if self.states.get(object).is_some_and(|s| s.believed.is_none() && s.failures == 0) {
+                self.states.remove(object);
+            }
+        }
+        write
+    }
+
+    pub(super) fn facts(&self, unit: &UnitKey, source: &Source<'_>) -> Arc<Facts> {
+        if let Some(facts) = self.recent.get(unit) {
+            return facts.clone();
+        }
+        let mut last = self.last.borrow_mut();
+        if let Some((of, facts)) = &*last
+            && of == unit
+        {
+            return facts.clone();
+        }
+        let facts = source.facts(unit);
+        *last = Some((unit.clone(), facts.clone()));
+        facts
+    }
+
+    pub(super) fn plan(
+        &self,
+        object: &ObjectRef,
+        seen: Option<&Observed>,
+        now: &str,
+        source: &Source<'_>,
+    ) -> Plan {
+        let facts: Vec<(&UnitKey, Arc<Facts>)> = self
+            .units_of
+            .get(object)
+            .into_iter()
+            .flatten()
+            .map(|unit| (unit, self.facts(unit, source)))
+            .collect();
+        let mut fields: Vec<&Fields> = Vec::new();
+        for (unit, facts) in &facts {
+            let open = self.open.contains(*unit);
+            let here = facts.kube.iter().filter(|fact| {
+                fact.object == *object
+                    && (fact.gate == Gate::Now || !open)
+                    && fact.uid.as_ref().is_none_or(|uid| seen.is_some_and(|o| *o.uid == **uid))
+            });
+            fields.extend(here.map(|fact| &fact.fields));
+        }
+        let failure = self.failure_condition(object, seen);
+        fields.extend(failure.iter());
+        plan::plan(object.kind, seen, fields.into_iter(), now)
+    }
+
+    /// The condition `Error` of subnets, VPCs, pools and Vips whose rows can't be written; taken
+    /// back when they can.
+    fn failure_condition(&self, object: &ObjectRef, seen: Option<&Observed>) -> Option<Fields> {
+        let unit = match object.kind {
+            Kind::Subnet => UnitKey::Subnet(object.name.clone()),
+            Kind::Vpc => UnitKey::Vpc(object.name.clone()),
+            Kind::IpPool => UnitKey::IpPool(object.name.clone()),
+            Kind::Vip => UnitKey::Vip(object.name.clone()),
+            _ => return None,
+        };
+        let condition = |status, message: &str| Fields::Condition {
+            r#type: "Error".into(),
+            status,
+            reason: COMMIT_FAILED.into(),
+            message: message.into(),
+        };
+        if let Some(error) = self.failing.get(&unit) {
+            return Some(condition(true, error));
+        }
+        let conditions = seen?.content.get("status")?.get("conditions")?.as_array()?;
+        let stale = conditions.iter().any(|c| {
+            let is = |key: &str, value: &str| c.get(key).is_some_and(|v| v == value);
+            is("type", "Error") && is("status", "True") && is("reason", COMMIT_FAILED)
+        });
+        stale.then(|| condition(false, "all rows are in the database"))
+    }
+}
