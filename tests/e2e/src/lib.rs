@@ -5,7 +5,8 @@
 //! lab (running cluster) ─▶ cluster: kubectl, nodes, databases
 //!                              ├─▶ audit      who wrote what to the API server
 //!                              ├─▶ proxy      who wrote what to the northbound database
-//!                              └─▶ inventory  everything that exists, to compare before and after
+//!                              ├─▶ inventory  everything that exists, to compare before and after
+//!                              └─▶ network, flow  subnets, pods that talk, what they lose meanwhile
 //! ```
 //!
 //! The tests themselves are in `tests/`. They share one cluster (its name is in
@@ -14,6 +15,8 @@
 
 pub mod audit;
 pub mod cluster;
+pub mod flow;
 pub mod inventory;
+pub mod network;
 pub mod proxy;
 pub mod workload;
