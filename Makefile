@@ -43,7 +43,7 @@ lint: bootstrap ## Format, clippy, dependency policy, generated files
 
 unit: $(LAB) tools ## Unit, property, golden and integration tests (real daemons, real namespaces)
 	@echo "== unit and integration tests"
-	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test --workspace --exclude e2e --no-fail-fast
+	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" WEIR_CNI_TOOLS="$$($(LAB) cni-tools)" $(CARGO) test --workspace --exclude e2e --no-fail-fast
 
 e2e: $(LAB) tools ## End-to-end tests on a lab of their own
 	@echo "== end-to-end tests"
@@ -62,6 +62,12 @@ soak: export WEIR_SIM_SEEDS ?= 1000
 soak: $(LAB) tools ## Long runs: the OVSDB client on real clusters (WEIR_LEADER_CHANGES=200, WEIR_CUTS=40, …), the simulator (WEIR_SIM_SEEDS=1000)
 	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test -p ovsdb --tests --no-fail-fast -- --ignored --nocapture --test-threads=1 soak_
 	@$(CARGO) test --release -p controller --lib sim:: -- --skip real
+
+bench-cni: $(LAB) tools shim ## ADD and DEL measured from exec to exit, on a node with the real OVS and OVN
+	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" WEIR_BENCH_PLUGIN="$(CURDIR)/target/dist/kube-ovn" $(CARGO) bench -q -p daemon --bench add
+
+soak-cni: $(LAB) tools ## A thousand ADDs and DELs, five hundred pods at once
+	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test -q -p daemon --test plug_endurance -- --ignored --nocapture
 
 shim: ## The CNI executable, linked statically
 	@$(CARGO) rustc -q -p cni --bin kube-ovn --profile dist -- -C target-feature=+crt-static -C relocation-model=static

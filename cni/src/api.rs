@@ -172,9 +172,94 @@ pub struct CniResponse {
     /// What a person can do about the failure (Weir's addition).
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
     pub remedy: String,
+    /// The same addresses for an executable from before [`CniResponse::ips`].
+    #[serde(flatten)]
+    pub joined: JoinedAddresses,
+}
+
+/// Addresses as Kube-OVN's executables up to 1.8 read them: families joined by commas, IPv4 first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JoinedAddresses {
+    /// `IPv4`, `IPv6` or `Dual`.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
+    pub protocol: String,
+    /// Addresses, without prefix lengths.
+    #[serde(
+        rename = "address",
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub addresses: String,
+    /// The subnet's prefixes.
+    #[serde(rename = "cidr", deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
+    pub cidrs: String,
+    /// Gateways, only where the interface carries the default route.
+    #[serde(
+        rename = "gateway",
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub gateways: String,
+}
+
+impl JoinedAddresses {
+    fn of(ips: &[IpConfig]) -> Self {
+        let mut ips: Vec<&IpConfig> = ips.iter().collect();
+        ips.sort_by_key(|ip| ip.protocol != "IPv4");
+        let join = |field: fn(&IpConfig) -> &str| {
+            ips.iter().map(|ip| field(ip)).filter(|text| !text.is_empty()).collect::<Vec<_>>().join(",")
+        };
+        let protocol = match ips.as_slice() {
+            [] => String::new(),
+            [one] => one.protocol.clone(),
+            _ => "Dual".to_owned(),
+        };
+        Self {
+            protocol,
+            addresses: join(|ip| &ip.ip),
+            cidrs: join(|ip| &ip.cidr),
+            gateways: join(|ip| &ip.gateway),
+        }
+    }
+
+    fn ips(&self) -> Vec<IpConfig> {
+        let is_v6 = |text: &str| text.contains(':');
+        let of_family = |list: &str, v6: bool| {
+            list.split(',')
+                .map(str::trim)
+                .find(|text| !text.is_empty() && is_v6(text) == v6)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let addresses = self.addresses.split(',').map(str::trim).filter(|ip| !ip.is_empty());
+        addresses
+            .map(|ip| {
+                let v6 = is_v6(ip);
+                IpConfig {
+                    protocol: if v6 { "IPv6" } else { "IPv4" }.to_owned(),
+                    ip: ip.to_owned(),
+                    cidr: of_family(&self.cidrs, v6),
+                    gateway: of_family(&self.gateways, v6),
+                }
+            })
+            .collect()
+    }
 }
 
 impl CniResponse {
+    /// Says the addresses in the older form too.
+    #[must_use]
+    pub fn with_joined(mut self) -> Self {
+        self.joined = JoinedAddresses::of(&self.ips);
+        self
+    }
+
+    /// The addresses, in whichever form an agent said them.
+    pub fn addresses(&self) -> Vec<IpConfig> {
+        if self.ips.is_empty() { self.joined.ips() } else { self.ips.clone() }
+    }
+
     /// A failure with its reason.
     pub fn failure(error: impl Into<String>) -> Self {
         Self { error: error.into(), ..Self::default() }
@@ -220,6 +305,8 @@ pub struct ExpectedState {
     pub addresses: Vec<String>,
     /// Routes.
     pub routes: Vec<Route>,
+    /// MTU in bytes, 0 where the result had none (it has one since 1.1.0).
+    pub mtu: i64,
 }
 
 /// The body of GC: what the runtime still knows of one network.
@@ -310,6 +397,55 @@ mod tests {
         assert_eq!(response.mtu, 1400);
         let failed: CniResponse = serde_json::from_str(r#"{"error":"no address"}"#).unwrap();
         assert_eq!(failed, CniResponse::failure("no address"));
+    }
+
+    fn ip(protocol: &str, ip: &str, cidr: &str, gateway: &str) -> IpConfig {
+        IpConfig { protocol: protocol.into(), ip: ip.into(), cidr: cidr.into(), gateway: gateway.into() }
+    }
+
+    /// Both forms, and either is enough for the executable.
+    #[test]
+    fn k_143_the_answer_has_the_older_form_too() {
+        let v4 = ip("IPv4", "10.16.0.5", "10.16.0.0/16", "10.16.0.1");
+        let v6 = ip("IPv6", "fd00::5", "fd00::/112", "fd00::1");
+        for (ips, protocol, address, cidr, gateway) in [
+            (vec![v4.clone()], "IPv4", "10.16.0.5", "10.16.0.0/16", "10.16.0.1"),
+            (vec![v6.clone()], "IPv6", "fd00::5", "fd00::/112", "fd00::1"),
+            (
+                vec![v6.clone(), v4.clone()],
+                "Dual",
+                "10.16.0.5,fd00::5",
+                "10.16.0.0/16,fd00::/112",
+                "10.16.0.1,fd00::1",
+            ),
+        ] {
+            let response = CniResponse { ips: ips.clone(), ..CniResponse::default() }.with_joined();
+            let mut value = serde_json::to_value(&response).unwrap();
+            for (key, expected) in
+                [("protocol", protocol), ("address", address), ("cidr", cidr), ("gateway", gateway)]
+            {
+                assert_eq!(value[key], expected, "{key}");
+            }
+            assert_eq!(serde_json::from_value::<CniResponse>(value.clone()).unwrap().addresses(), ips);
+            value.as_object_mut().unwrap().remove("ips");
+            let mut read = serde_json::from_value::<CniResponse>(value).unwrap().addresses();
+            let mut ips = ips;
+            read.sort_by(|a, b| a.protocol.cmp(&b.protocol));
+            ips.sort_by(|a, b| a.protocol.cmp(&b.protocol));
+            assert_eq!(read, ips);
+        }
+        // No addresses, no keys: an agent of today says nothing new.
+        let value = serde_json::to_value(CniResponse::failure("x").with_joined()).unwrap();
+        assert_eq!(value.get("protocol"), None);
+    }
+
+    /// K141, and the two fields of K142: what executables of 1.7 and 1.8 send.
+    #[test]
+    fn k_141_a_request_of_the_older_shape_is_read() {
+        let body = r#"{"cni_type":"kube-ovn","pod_name":"p","pod_namespace":"n","container_id":"c",
+            "net_ns":"/proc/10542/ns/net","if_name":"eth0","provider":"ovn","deviceID":"","vf_driver":""}"#;
+        let request: CniRequest = serde_json::from_str(body).unwrap();
+        assert_eq!((request.if_name.as_str(), request.net_ns.as_str()), ("eth0", "/proc/10542/ns/net"));
     }
 
     #[test]

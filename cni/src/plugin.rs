@@ -79,7 +79,8 @@ fn answer(environment: &Environment, stdin: &[u8]) -> Result<Option<Value>, CniE
     };
     if conf.version < since {
         return Err(CniError::new(code::INCOMPATIBLE_VERSION, "incompatible CNI versions").details(format!(
-            "config version {} has no {}, which exists since {}",
+            "config version does not allow {}: it is {}, and {} exists since {}",
+            environment.command,
             conf.version.as_str(),
             environment.command,
             since.as_str()
@@ -150,8 +151,9 @@ fn check(environment: &Environment, conf: &NetConf) -> Result<Option<Value>, Cni
 
 fn gc(conf: &NetConf) -> Result<Option<Value>, CniError> {
     let Some(valid_attachments) = conf.valid_attachments.clone() else {
-        // Taking a missing list for an empty one would remove every pod's interface.
-        return Err(CniError::new(code::INVALID_CONFIG, "cni.dev/valid-attachments is missing"));
+        // libcni leaves the list out when its caller gave it none (`cnitool gc`). Taking a missing list for an
+        // empty one would remove every pod's interface.
+        return Ok(None);
     };
     let request = GcRequest {
         network: conf.name.clone(),
@@ -194,17 +196,16 @@ fn status(conf: &NetConf) -> Result<Option<Value>, CniError> {
 
 fn required_pod(environment: &Environment) -> Result<PodArgs, CniError> {
     let pod = environment.pod();
-    let missing = if environment.args.is_empty() {
-        "CNI_ARGS"
-    } else if pod.name.is_empty() {
-        "K8S_POD_NAME in CNI_ARGS"
-    } else if pod.namespace.is_empty() {
-        "K8S_POD_NAMESPACE in CNI_ARGS"
-    } else {
-        return Ok(pod);
+    let needed = [("K8S_POD_NAME", &pod.name), ("K8S_POD_NAMESPACE", &pod.namespace)];
+    let missing: Vec<&str> =
+        needed.into_iter().filter(|(_, value)| value.is_empty()).map(|(name, _)| name).collect();
+    let missing = match missing.as_slice() {
+        [] => return Ok(pod),
+        _ if environment.args.is_empty() => "CNI_ARGS is missing".to_owned(),
+        names => format!("missing in CNI_ARGS: {}", names.join(", ")),
     };
     Err(CniError::new(code::INVALID_CONFIG, "Invalid Configuration")
-        .details(format!("{missing} is missing"))
+        .details(missing)
         .remedy("only a Kubernetes container runtime can call this plugin"))
 }
 

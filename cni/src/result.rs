@@ -24,11 +24,14 @@ struct Via {
 
 /// Builds the result of an ADD (node contract §1.3).
 ///
+/// As an IPAM plugin we answer with addresses only, as the specification has it. Where the configuration has a
+/// `prevResult` (we are not the first of the chain), ours is added to it.
+///
 /// # Errors
-/// Code 999: an address, prefix or gateway that is none.
+/// Code 999: an address, prefix or gateway that is none. Code 7: a `prevResult` that is no result.
 pub fn build(conf: &NetConf, netns: &str, response: &CniResponse) -> Result<Value, CniError> {
     let addresses = response
-        .ips
+        .addresses()
         .iter()
         .map(|ip| {
             let address = parse_ip("address", &ip.ip)?;
@@ -66,38 +69,65 @@ pub fn build(conf: &NetConf, netns: &str, response: &CniResponse) -> Result<Valu
             }
         }
     } else {
-        result.insert("interfaces".into(), json!([interface(conf, netns, response)]));
-        let ips: Vec<Value> = addresses
-            .iter()
-            .map(|address| {
-                let mut entry = address_object("address", address);
-                entry.insert("interface".into(), 0.into());
-                if conf.version < Version::V100 {
-                    entry.insert("version".into(), if address.ip.is_ipv4() { "4" } else { "6" }.into());
-                }
-                entry.into()
-            })
-            .collect();
-        if !ips.is_empty() {
-            result.insert("ips".into(), ips.into());
+        let delegate = conf.is_delegate();
+        let (mut interfaces, mut ips, mut all_routes) = match conf.prev_result.as_ref().filter(|_| !delegate)
+        {
+            None => Default::default(),
+            Some(previous) => (
+                previous_list(previous, "interfaces")?,
+                previous_list(previous, "ips")?,
+                previous_list(previous, "routes")?,
+            ),
+        };
+        let index = interfaces.len();
+        if !delegate {
+            interfaces.push(interface(conf, netns, response));
         }
-        if !routes.is_empty() {
-            result.insert("routes".into(), routes.iter().map(via_object).collect());
+        ips.extend(addresses.iter().map(|address| {
+            let mut entry = address_object("address", address);
+            if !delegate {
+                entry.insert("interface".into(), index.into());
+            }
+            if conf.version < Version::V100 {
+                entry.insert("version".into(), if address.ip.is_ipv4() { "4" } else { "6" }.into());
+            }
+            entry.into()
+        }));
+        all_routes.extend(routes.iter().map(via_object));
+        for (key, list) in [("interfaces", interfaces), ("ips", ips), ("routes", all_routes)] {
+            if !list.is_empty() {
+                result.insert(key.into(), list.into());
+            }
         }
     }
-    result.insert("dns".into(), dns_object(dns));
+    let previous_dns =
+        conf.prev_result.as_ref().and_then(|previous| previous.get("dns")).filter(|_| dns.is_empty());
+    result.insert("dns".into(), previous_dns.cloned().unwrap_or_else(|| dns_object(dns)));
     Ok(result.into())
+}
+
+/// A list of `prevResult`; an absent one is empty.
+fn previous_list(previous: &Value, key: &str) -> Result<Vec<Value>, CniError> {
+    let wrong = |what: String| {
+        CniError::new(code::INVALID_CONFIG, "Invalid Configuration")
+            .details(what)
+            .remedy("prevResult is the runtime's to fill, with what the chain's earlier plugins answered")
+    };
+    let object = previous.as_object().ok_or_else(|| wrong("prevResult is no object".into()))?;
+    match object.get(key) {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(list)) => Ok(list.clone()),
+        Some(_) => Err(wrong(format!("prevResult.{key} is no list"))),
+    }
 }
 
 fn interface(conf: &NetConf, netns: &str, response: &CniResponse) -> Value {
     let mut interface = Map::new();
-    // As someone's IPAM we made no interface, yet addresses refer to one: it is listed without a name.
-    let name = if conf.is_delegate() { "" } else { &response.nicname };
-    interface.insert("name".into(), name.into());
-    if !conf.is_delegate() && !response.mac_address.is_empty() {
+    interface.insert("name".into(), response.nicname.clone().into());
+    if !response.mac_address.is_empty() {
         interface.insert("mac".into(), response.mac_address.clone().into());
     }
-    if conf.version >= Version::V110 && !conf.is_delegate() && response.mtu > 0 {
+    if conf.version >= Version::V110 && response.mtu > 0 {
         interface.insert("mtu".into(), response.mtu.into());
     }
     if !netns.is_empty() {
@@ -184,6 +214,7 @@ pub fn expected(prev_result: &Value, ifname: &str, netns: &str) -> ExpectedState
             .iter()
             .map(|route| Route { dst: text(route, "dst"), gw: text(route, "gw") })
             .collect(),
+        mtu: ours.and_then(|index| interfaces.get(index)?.get("mtu")?.as_i64()).unwrap_or_default(),
     }
 }
 
@@ -288,16 +319,69 @@ mod tests {
         );
     }
 
+    /// C025, C-12: an IPAM plugin answers without interfaces, and default routes are said.
     #[test]
-    fn a_delegates_interface_has_no_name_and_default_routes_are_said() {
+    fn c_025_an_ipam_plugin_names_no_interface() {
         let mut response = dual();
         response.routes.clear();
         let result = build(&configuration("1.1.0", "macvlan"), "/ns", &response).unwrap();
-        assert_eq!(result["interfaces"], json!([{"name": "", "sandbox": "/ns"}]));
         assert_eq!(
-            result["routes"],
-            json!([{"dst": "0.0.0.0/0", "gw": "10.16.0.1"}, {"dst": "::/0", "gw": "fd00:10:16::1"}])
+            result,
+            json!({
+                "cniVersion": "1.1.0",
+                "ips": [
+                    {"address": "10.16.0.5/16", "gateway": "10.16.0.1"},
+                    {"address": "fd00:10:16::5/112", "gateway": "fd00:10:16::1"},
+                ],
+                "routes": [{"dst": "0.0.0.0/0", "gw": "10.16.0.1"}, {"dst": "::/0", "gw": "fd00:10:16::1"}],
+                "dns": {},
+            })
         );
+    }
+
+    /// C022: a plugin that is not the first passes on what the others made.
+    #[rstest]
+    #[case("0.3.1")]
+    #[case("1.1.0")]
+    fn c_022_a_previous_result_is_kept_and_ours_added(#[case] version: &str) {
+        let previous = json!({
+            "cniVersion": version,
+            "interfaces": [{"name": "host0"}, {"name": "eth9", "sandbox": "/ns"}],
+            "ips": [{"interface": 1, "address": "192.168.0.2/24"}],
+            "routes": [{"dst": "192.168.0.0/16"}],
+            "dns": {"nameservers": ["192.168.0.1"]},
+        });
+        let mut conf = configuration(version, "kube-ovn");
+        conf.prev_result = Some(previous.clone());
+        let result = build(&conf, "/ns", &dual()).unwrap();
+        assert_eq!(
+            result["interfaces"].as_array().unwrap()[..2],
+            previous["interfaces"].as_array().unwrap()[..]
+        );
+        assert_eq!(result["interfaces"][2]["name"], "eth0");
+        assert_eq!(result["ips"][0], previous["ips"][0]);
+        assert_eq!((&result["ips"][1]["interface"], &result["ips"][2]["interface"]), (&json!(2), &json!(2)));
+        assert_eq!(result["routes"].as_array().unwrap().len(), 4);
+        assert_eq!(result["dns"], previous["dns"]);
+        conf.prev_result = Some(json!([1]));
+        assert_eq!(build(&conf, "/ns", &dual()).unwrap_err().code, 7);
+        conf.prev_result = Some(json!({"ips": {}}));
+        assert_eq!(build(&conf, "/ns", &dual()).unwrap_err().code, 7);
+    }
+
+    /// An agent of the time before `ips`.
+    #[test]
+    fn k_143_an_older_agents_answer_is_understood() {
+        let older = r#"{"protocol":"Dual","address":"10.16.0.5,fd00::5","mac_address":"m","nicname":"eth0",
+            "cidr":"10.16.0.0/16,fd00::/112","gateway":"10.16.0.1,fd00::1","mtu":1400,"error":""}"#;
+        let result =
+            build(&configuration("0.3.1", "kube-ovn"), "/ns", &serde_json::from_str(older).unwrap()).unwrap();
+        assert_eq!(
+            result["ips"][0],
+            json!({"version": "4", "interface": 0, "address": "10.16.0.5/16", "gateway": "10.16.0.1"})
+        );
+        assert_eq!(result["ips"][1]["address"], "fd00::5/112");
+        assert_eq!(result["routes"].as_array().unwrap().len(), 2);
     }
 
     #[test]

@@ -26,11 +26,11 @@ pub const SUPPORTED: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "
 pub const CURRENT: &str = "1.1.0";
 
 impl Version {
-    /// Reads `cniVersion`; empty means 0.1.0, the time before the key. `None`: not supported.
+    /// Reads `cniVersion`; a configuration without it means 0.2.0, as that version's text has it. `None`: not supported.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
-            "" | "0.1.0" => Self::V010,
-            "0.2.0" => Self::V020,
+            "0.1.0" => Self::V010,
+            "" | "0.2.0" => Self::V020,
             "0.3.0" => Self::V030,
             "0.3.1" => Self::V031,
             "0.4.0" => Self::V040,
@@ -63,7 +63,7 @@ mod tests {
         let parsed: Vec<_> = SUPPORTED.iter().map(|name| Version::parse(name).unwrap()).collect();
         assert!(parsed.is_sorted());
         assert!(parsed.iter().zip(SUPPORTED).all(|(version, name)| version.as_str() == name));
-        assert_eq!(Version::parse(""), Some(Version::V010));
+        assert_eq!(Version::parse(""), Some(Version::V020));
         assert_eq!(Version::parse("1.2.0"), None);
         assert_eq!(SUPPORTED.last(), Some(&CURRENT));
     }

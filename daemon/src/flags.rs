@@ -172,6 +172,9 @@ pub struct Flags {
     /// Look for address conflicts before ADD.
     #[arg(long, value_parser = go_bool, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub enable_arp_detect_ip_conflict: bool,
+    /// Make ports of pods ready before their ADD comes (Weir's addition).
+    #[arg(long, value_parser = go_bool, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub prepare_ports: bool,
     /// kubelet's folder.
     #[arg(long, default_value = "/var/lib/kubelet")]
     pub kubelet_dir: PathBuf,

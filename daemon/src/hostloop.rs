@@ -25,6 +25,7 @@ use crate::netlink::{Change, MAIN_TABLE};
 use crate::node::{Join, NodeStatus, OVN0};
 use crate::plug::Plugger;
 use crate::plug::lost::Suspects;
+use crate::plug::names::is_host_end;
 
 /// Everything is looked at this often even if nothing happened.
 const VERIFY: Duration = Duration::from_secs(60);
@@ -365,7 +366,7 @@ pub async fn clean_lost(
                 // A second look comes by time alone: the first needs it to pass.
                 changed = pods.changed(), if !remain => { if changed.is_err() { return } break }
                 change = changes.recv() => match change {
-                    Ok(Change::LinkGone(link)) if !remain && link.name.ends_with("_h") => break,
+                    Ok(Change::LinkGone(link)) if !remain && is_host_end(&link.name) => break,
                     Ok(Change::Lost) | Err(broadcast::error::RecvError::Lagged(_)) if !remain => break,
                     Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
                     Err(broadcast::error::RecvError::Closed) => return,

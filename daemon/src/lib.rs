@@ -42,4 +42,5 @@ pub mod readiness;
 pub mod run;
 pub mod server;
 pub mod socket;
+pub mod steps;
 pub mod sys;

@@ -34,10 +34,10 @@ use crate::node::{Initialiser, Inputs};
 use crate::ovs::Ovs;
 use crate::plug::{Locks, Patience, Plugger};
 use crate::readiness::Readiness;
-use crate::{diagnostics, health, install, keep, mirror, preflight, server, socket};
+use crate::{diagnostics, health, install, keep, mirror, plug, preflight, server, socket};
 
 /// Changes of the host's network that a slow reader may lag behind.
-const CHANGES: usize = 1024;
+const CHANGES: usize = 4096;
 /// How long calls in flight may take to end at shutdown.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -88,7 +88,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         changes: changes.subscribe(),
     };
     let (initialiser, network, status) = Initialiser::new(inputs).await?;
-    let plugger = Arc::new(Plugger::new(
+    let mut plugger = Plugger::new(
         node,
         cluster.clone(),
         ovs.clone(),
@@ -98,7 +98,9 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         metrics.clone(),
         Patience::default(),
         Locks::default(),
-    ));
+    );
+    plugger.detect_conflicts = flags.enable_arp_detect_ip_conflict;
+    let plugger = Arc::new(plugger);
     let (applied_sender, host_applied) = watch::channel(false);
     let readiness = Readiness { cluster, ovs, node: status, host_applied };
 
@@ -169,6 +171,10 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     };
     tasks.spawn(host_loop.run(cancel.clone()));
     tasks.spawn(mirror::keep_ports(plugger.clone(), flags.clone(), changes.subscribe(), cancel.clone()));
+    if flags.prepare_ports {
+        tasks.spawn(plug::prepared::run(plugger.clone(), cancel.clone()));
+    }
+    tasks.spawn(plug::replug::run(plugger.clone(), changes.subscribe(), feed.clone(), cancel.clone()));
     tasks.spawn(hostloop::clean_lost(plugger, changes.subscribe(), feed, cancel.clone()));
     tasks.spawn(keep::conflist(flags.clone(), readiness, cancel.clone()));
 
@@ -252,14 +258,30 @@ async fn monitor(host: HostNet, changes: broadcast::Sender<Change>) {
                 // What happened while nobody listened.
                 let _ = changes.send(Change::Lost);
                 while let Some(change) = monitor.next().await {
-                    // Nobody listens at shutdown.
-                    let _ = changes.send(change);
+                    if !is_noise(&change) {
+                        // Nobody listens at shutdown.
+                        let _ = changes.send(change);
+                    }
                 }
                 tracing::warn!("the kernel's reports ended; subscribing again");
             }
             Err(error) => tracing::warn!(error = %error, "the kernel's reports can't be had; trying again"),
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// What the kernel does by itself for every link that comes up: link-local
+/// addresses and their routes. Nobody acts on them, and with hundreds of pods
+/// at once they would push what matters out of the readers' buffers.
+fn is_noise(change: &Change) -> bool {
+    match change {
+        Change::Address(address) => address.link_scope && address.net.addr().is_ipv6(),
+        Change::RouteChanged(route) | Change::RouteGone(route) => match route.destination {
+            ipnet::IpNet::V6(net) => net.addr().is_unicast_link_local() || net.addr().is_multicast(),
+            ipnet::IpNet::V4(_) => false,
+        },
+        _ => false,
     }
 }
 

@@ -66,6 +66,7 @@ async fn add_gives_a_pod_everything_and_del_takes_it_away() {
             mac_address: answer.mac_address.clone(),
             addresses: vec!["10.16.0.11/16".into(), "fd00::11/112".into()],
             routes: answer.routes.clone(),
+            mtu: answer.mtu,
         },
     };
     node.plugger.check(&check).await.unwrap();

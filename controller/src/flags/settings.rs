@@ -142,9 +142,9 @@ fn core_config(flags: &Flags) -> Result<Config, SettingError> {
         }
     }
     let pod_nic_type = flags.text("pod-nic-type");
-    if pod_nic_type != "veth-pair" {
-        let problem = format!("`{pod_nic_type}` is not served yet");
-        return Err(wrong("--pod-nic-type", problem, "use veth-pair"));
+    if !matches!(pod_nic_type, "veth-pair" | "internal-port") {
+        let problem = format!("`{pod_nic_type}` is not served");
+        return Err(wrong("--pod-nic-type", problem, "use veth-pair or internal-port"));
     }
     for name in ["default-ls", "node-switch", "cluster-router"] {
         let value = flags.text(name);

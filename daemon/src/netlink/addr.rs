@@ -9,6 +9,7 @@ use rtnetlink::packet_route::address::{
 };
 
 use super::{Error, Netlink, Result};
+use crate::steps;
 
 /// An address of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +101,10 @@ impl Netlink {
             message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         }
         match request.execute().await {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                steps::done("add address").await;
+                Ok(())
+            }
             Err(error) => {
                 let error = Error::netlink(format!("add address {net} to link {index}"), error);
                 if error.is_existing() { Ok(()) } else { Err(error) }
@@ -117,7 +121,10 @@ impl Netlink {
         let mut request = request;
         let message = request.message_mut().clone();
         match self.handle.address().del(message).execute().await {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                steps::done("remove address").await;
+                Ok(())
+            }
             Err(error) => {
                 let error = Error::netlink(format!("remove address {net} of link {index}"), error);
                 if error.is_missing() { Ok(()) } else { Err(error) }

@@ -7,7 +7,11 @@ use rtnetlink::packet_route::link::{
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use super::{Error, Mac, Netlink, Result};
+use crate::steps;
 use crate::sys::Namespace;
+
+/// The group of links that are to be deleted: a number that nobody else uses.
+const DOOMED: u32 = 0x7765_6972;
 
 /// What the daemon uses of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +36,9 @@ pub struct Link {
     pub controller: Option<u32>,
     /// Transmit queue length in packets.
     pub tx_queue_len: u32,
+    /// The alias (`ip link set … alias`), by which ours are recognised under
+    /// any name and in any namespace.
+    pub alias: Option<String>,
 }
 
 /// A veth pair to create.
@@ -62,6 +69,7 @@ impl Link {
             peer: None,
             controller: None,
             tx_queue_len: 0,
+            alias: None,
         };
         for attribute in &message.attributes {
             match attribute {
@@ -69,6 +77,7 @@ impl Link {
                 LinkAttribute::Address(bytes) => link.mac = bytes.as_slice().try_into().ok().map(Mac),
                 LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
                 LinkAttribute::Link(peer) => link.peer = Some(*peer),
+                LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
                 LinkAttribute::Controller(index) => link.controller = Some(*index),
                 LinkAttribute::TxQueueLen(length) => link.tx_queue_len = *length,
                 LinkAttribute::LinkInfo(info) => {
@@ -158,7 +167,9 @@ impl Netlink {
             .add(near.build())
             .execute()
             .await
-            .map_err(|error| Error::netlink(format!("create veth {}", veth.name), error))
+            .map_err(|error| Error::netlink(format!("create veth {}", veth.name), error))?;
+        steps::done("create veth").await;
+        Ok(())
     }
 
     /// Deletes a link; a missing one is a success.
@@ -168,12 +179,50 @@ impl Netlink {
     pub async fn delete_link(&self, name: &str) -> Result<()> {
         let message = LinkMessageBuilder::<LinkUnspec>::new().name(name.to_owned()).build();
         match self.handle.link().del_with_message(message).execute().await {
-            Ok(()) => Ok(()),
+            Ok(()) => {}
             Err(error) => {
                 let error = Error::netlink(format!("delete link {name}"), error);
-                if error.is_missing() { Ok(()) } else { Err(error) }
+                return if error.is_missing() { Ok(()) } else { Err(error) };
             }
         }
+        steps::done("delete link").await;
+        Ok(())
+    }
+
+    /// Deletes several links in one go; missing ones are fine. The kernel waits
+    /// for all processors once per request, tens of milliseconds with its big
+    /// lock held: for a hundred links one request is as fast as for one.
+    ///
+    /// # Errors
+    /// The first refusal; of the other links those that could be are deleted.
+    pub async fn delete_links(&self, names: &[String]) -> Result<()> {
+        if let [name] = names {
+            return self.delete_link(name).await;
+        }
+        let mut result = Ok(());
+        let mut marked = false;
+        for name in names {
+            let message = LinkUnspec::new_with_name(name).link_group(DOOMED).build();
+            match self.change(message, format!("mark link {name} for deletion")).await {
+                Ok(()) => marked = true,
+                Err(error) if error.is_missing() => {}
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        if marked {
+            let message = LinkMessageBuilder::<LinkUnspec>::new().link_group(DOOMED).build();
+            match self.handle.link().del_with_message(message).execute().await {
+                Ok(()) => steps::done("delete links").await,
+                Err(error) => {
+                    let error = Error::netlink("delete links", error);
+                    // Their other ends went with a namespace meanwhile.
+                    if !error.is_missing() {
+                        result = result.and(Err(error));
+                    }
+                }
+            }
+        }
+        result
     }
 
     /// Sets a link up.
@@ -182,6 +231,51 @@ impl Netlink {
     /// When the link is missing or the kernel refuses.
     pub async fn set_up(&self, index: u32) -> Result<()> {
         self.change(LinkUnspec::new_with_index(index).up().build(), format!("set link {index} up")).await
+    }
+
+    /// Sets a link up and gives it an alias.
+    ///
+    /// # Errors
+    /// When the link is missing or the kernel refuses.
+    pub async fn set_up_as(&self, index: u32, alias: &str) -> Result<()> {
+        let message = LinkUnspec::new_with_index(index).alias(alias).up().build();
+        self.change(message, format!("set link {index} up")).await
+    }
+
+    /// Moves a link into another namespace, in one step with its alias and,
+    /// if given, its new name. The link is down afterwards.
+    ///
+    /// # Errors
+    /// `EEXIST` when the name is taken over there.
+    pub async fn move_link(
+        &self,
+        index: u32,
+        namespace: &Namespace,
+        name: Option<&str>,
+        alias: &str,
+    ) -> Result<()> {
+        let mut message =
+            LinkUnspec::new_with_index(index).setns_by_fd(namespace.raw_fd()).alias(alias).down();
+        if let Some(name) = name {
+            message = message.name(name.to_owned());
+        }
+        self.change(message.build(), format!("move link {index} ({alias}) into the pod's namespace")).await
+    }
+
+    /// Gives a link a second name that it is found by.
+    ///
+    /// # Errors
+    /// When the link is missing or the kernel refuses; one that is there is a success.
+    pub async fn add_altname(&self, index: u32, name: &str) -> Result<()> {
+        match self.handle.link().property_add(index).alt_ifname(&[name]).execute().await {
+            Ok(()) => {}
+            Err(error) => {
+                let error = Error::netlink(format!("name link {index} {name} too"), error);
+                return if error.is_existing() { Ok(()) } else { Err(error) };
+            }
+        }
+        steps::done("name link").await;
+        Ok(())
     }
 
     /// Sets a link's MAC.
@@ -221,6 +315,11 @@ impl Netlink {
     }
 
     async fn change(&self, message: LinkMessage, operation: String) -> Result<()> {
-        self.handle.link().set(message).execute().await.map_err(|error| Error::netlink(operation, error))
+        let set = self.handle.link().set(message).execute().await;
+        if let Err(error) = set {
+            return Err(Error::netlink(operation, error));
+        }
+        steps::done(&operation).await;
+        Ok(())
     }
 }

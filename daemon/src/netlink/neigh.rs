@@ -64,6 +64,11 @@ impl Reachability {
         Ok(Self { netlink, events })
     }
 
+    /// The socket that the questions go through, for other requests in the same namespace.
+    pub fn netlink(&self) -> &Netlink {
+        &self.netlink
+    }
+
     /// Resolves `address` on link `index`, or confirms an entry that has grown
     /// old. `None` when nobody answered within `patience`; the kernel is asked
     /// again whenever it gave up.

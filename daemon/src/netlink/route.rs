@@ -11,6 +11,7 @@ use rtnetlink::packet_route::route::{
 use rtnetlink::{IpVersion, RouteMessageBuilder, RouteNextHopBuilder};
 
 use super::{Error, Netlink, Result};
+use crate::steps;
 
 /// The main routing table.
 pub const MAIN_TABLE: u32 = 254;
@@ -272,7 +273,9 @@ impl Netlink {
             .replace()
             .execute()
             .await
-            .map_err(|error| Error::netlink(format!("set the route to {}", route.destination), error))
+            .map_err(|error| Error::netlink(format!("set the route to {}", route.destination), error))?;
+        steps::done("set route").await;
+        Ok(())
     }
 
     /// Deletes exactly this route; a missing one is a success.
@@ -282,7 +285,10 @@ impl Netlink {
     pub async fn delete_route(&self, route: &Route) -> Result<()> {
         let message = route.message()?;
         match self.handle.route().del(message).execute().await {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                steps::done("delete route").await;
+                Ok(())
+            }
             Err(error) => {
                 let error = Error::netlink(format!("delete the route to {}", route.destination), error);
                 if error.is_missing() { Ok(()) } else { Err(error) }

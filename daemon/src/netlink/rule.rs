@@ -114,7 +114,10 @@ impl Netlink {
         let mut request = self.handle.rule().add();
         rule.fill(request.message_mut());
         match request.execute().await {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                crate::steps::done("add rule").await;
+                Ok(())
+            }
             Err(error) => {
                 let error = Error::netlink(format!("add rule {}", rule.priority), error);
                 if error.is_existing() { Ok(()) } else { Err(error) }
@@ -130,7 +133,10 @@ impl Netlink {
         let mut message = RuleMessage::default();
         rule.fill(&mut message);
         match self.handle.rule().del(message).execute().await {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                crate::steps::done("delete rule").await;
+                Ok(())
+            }
             Err(error) => {
                 let error = Error::netlink(format!("delete rule {}", rule.priority), error);
                 if error.is_missing() { Ok(()) } else { Err(error) }

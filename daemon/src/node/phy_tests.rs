@@ -16,6 +16,7 @@ fn link(index: u32, name: &str, mac: u8) -> Link {
         peer: None,
         controller: None,
         tx_queue_len: 0,
+        alias: None,
     }
 }
 

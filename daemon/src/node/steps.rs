@@ -71,7 +71,7 @@ fn relevant(view: &View, bridge: &str) -> String {
 /// Whether a change of the host's network concerns the node.
 fn concerns(change: &Change) -> bool {
     match change {
-        Change::LinkChanged(link) | Change::LinkGone(link) => !link.name.ends_with("_h"),
+        Change::LinkChanged(link) | Change::LinkGone(link) => !crate::plug::names::is_host_end(&link.name),
         Change::Address(address) => !address.link_scope,
         Change::RouteChanged(_) | Change::RouteGone(_) | Change::Rule => false,
         Change::Lost => true,

@@ -208,6 +208,7 @@ mod tests {
             peer: None,
             controller: None,
             tx_queue_len: 0,
+            alias: None,
         }
     }
 

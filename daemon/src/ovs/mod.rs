@@ -214,6 +214,7 @@ impl Ovs {
         }
         let results: Vec<OperationResult> = outcome?;
         let raced = changes.iter().zip(&results).any(|(changes, result)| *changes && result.count == Some(0));
+        crate::steps::done("commit").await;
         if raced { Err(OvsError::Raced) } else { Ok(()) }
     }
 

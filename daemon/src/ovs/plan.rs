@@ -300,6 +300,16 @@ pub fn remove_port(view: &View, name: &str) -> Vec<Operation> {
     operations
 }
 
+/// Removes a port, so that [`super::Ovs::applied`] tells when ovs-vswitchd has
+/// let go of its device.
+pub fn forget_port(view: &View, name: &str) -> Vec<Operation> {
+    let mut operations = remove_port(view, name);
+    if !operations.is_empty() {
+        operations.extend(ask_for_applying(view));
+    }
+    operations
+}
+
 fn string_map(map: &BTreeMap<String, String>) -> Value {
     Value::string_map(map.iter().map(|(key, value)| (key.as_str(), value.as_str())))
 }

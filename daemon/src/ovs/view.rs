@@ -71,6 +71,11 @@ impl Interface {
         self.optional("link_state")
     }
 
+    /// Its type: empty for a kernel device, `internal`, `geneve` …
+    pub fn kind(&self) -> &str {
+        self.0.str("type").unwrap_or_default()
+    }
+
     /// One of ours: plugged for a pod by Kube-OVN or Weir.
     pub fn is_pod_port(&self) -> bool {
         self.external_id("vendor") == Some(crds::keys::VENDOR)

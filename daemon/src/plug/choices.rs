@@ -2,24 +2,12 @@
 
 use std::net::IpAddr;
 
-use cni::api::{CniRequest, CniResponse, IpConfig};
+use cni::api::{CniRequest, CniResponse, IpConfig, PLUGIN_TYPE};
 use ipnet::IpNet;
 
 use super::error::{PlugError, Stage};
+use super::names;
 use super::wanted::Wanted;
-use super::{NodeNetwork, names};
-use crate::kube::SubnetFacts;
-
-/// How the gateways are checked before the answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum GatewayCheck {
-    /// A silent gateway fails the ADD.
-    Required,
-    /// Asked once, to warm the neighbour's entry.
-    BestEffort,
-    /// Not asked.
-    Off,
-}
 
 /// What is in a request must make names and paths.
 pub(super) fn validate(request: &CniRequest) -> Result<(), PlugError> {
@@ -39,7 +27,27 @@ pub(super) fn validate(request: &CniRequest) -> Result<(), PlugError> {
     {
         return invalid("if_name is no interface name");
     }
-    Ok(())
+    let ours = request.cni_type == PLUGIN_TYPE || request.cni_type.is_empty();
+    match hardware(request) {
+        // Another plugin makes the interface, for which we only give addresses.
+        Some(what) if ours => Err(PlugError::new(
+            Stage::ValidateRequest,
+            format!("{what} are not supported by this version of Weir"),
+        )
+        .code(7)
+        .remedy("use a plain interface: remove deviceID, vf_driver and vhost_user_socket_volume_name from the network configuration")),
+        _ => Ok(()),
+    }
+}
+
+/// What a request wants that no veth pair or internal port can be.
+fn hardware(request: &CniRequest) -> Option<&'static str> {
+    if !request.device_id.is_empty() || !request.vf_driver.is_empty() {
+        return Some("SR-IOV virtual functions (deviceID, vf_driver)");
+    }
+    let vhost = !request.vhost_user_socket_volume_name.is_empty()
+        || !request.vhost_user_socket_consumption.is_empty();
+    vhost.then_some("DPDK and vhost-user ports (vhost_user_socket_volume_name)")
 }
 
 /// As the CNI specification defines it.
@@ -56,46 +64,6 @@ pub(super) fn redact(message: &str, request: &CniRequest) -> String {
         .into_iter()
         .filter(|secret| !secret.is_empty())
         .fold(message.to_owned(), |text, secret| text.replace(secret.as_str(), "<redacted>"))
-}
-
-/// u2o subnets leave through the interconnection address.
-pub(super) fn default_gateways(wanted: &Wanted, subnet: &SubnetFacts) -> Vec<IpAddr> {
-    if !wanted.default_route {
-        return Vec::new();
-    }
-    let u2o: Vec<IpAddr> = if subnet.is_underlay() && subnet.u2o_interconnection {
-        subnet.u2o_interconnection_ip.split(',').filter_map(|ip| ip.trim().parse().ok()).collect()
-    } else {
-        Vec::new()
-    };
-    wanted
-        .gateways
-        .iter()
-        .map(|gateway| *u2o.iter().find(|ip| ip.is_ipv6() == gateway.is_ipv6()).unwrap_or(gateway))
-        .collect()
-}
-
-pub(super) fn gateway_check(subnet: &SubnetFacts) -> GatewayCheck {
-    match subnet {
-        subnet if subnet.disable_gateway_check => GatewayCheck::BestEffort,
-        // A physical gateway's silence is none of the pod's business.
-        subnet if subnet.is_underlay() => GatewayCheck::BestEffort,
-        _ => GatewayCheck::Required,
-    }
-}
-
-/// Pods of a subnet on a node network tunnel from that network's address.
-pub(super) fn encap_ip(subnet: &SubnetFacts, network: &NodeNetwork) -> Result<Option<IpAddr>, PlugError> {
-    if subnet.node_network.is_empty() {
-        return Ok(None);
-    }
-    network.node_networks.get(&subnet.node_network).copied().map(Some).ok_or_else(|| {
-        PlugError::new(
-            Stage::EncapIp,
-            format!("this node has no address in node network {}", subnet.node_network),
-        )
-        .remedy("set the node's annotation ovn.kubernetes.io/node_networks")
-    })
 }
 
 pub(super) fn api_routes(routes: &[(Option<IpNet>, Option<IpAddr>)]) -> Vec<cni::api::Route> {
@@ -134,6 +102,7 @@ pub(super) fn answer(wanted: &Wanted, nic: &str, mtu: i64, routes: Vec<cni::api:
         mtu,
         ..CniResponse::default()
     }
+    .with_joined()
 }
 
 #[cfg(test)]
@@ -148,6 +117,37 @@ mod tests {
         }
     }
 
+    fn plain() -> CniRequest {
+        CniRequest {
+            cni_type: PLUGIN_TYPE.into(),
+            container_id: "c".into(),
+            pod_name: "p".into(),
+            pod_namespace: "n".into(),
+            net_ns: "/run/netns/x".into(),
+            if_name: "eth0".into(),
+            ..CniRequest::default()
+        }
+    }
+
+    /// K142: accepted as fields, and refused in words where they would have to be acted on.
+    #[test]
+    fn k_142_hardware_is_refused_with_the_remedy() {
+        validate(&plain()).unwrap();
+        let requests = [
+            CniRequest { device_id: "0000:01:00.2".into(), ..plain() },
+            CniRequest { vf_driver: "vfio-pci".into(), ..plain() },
+            CniRequest { vhost_user_socket_volume_name: "sockets".into(), ..plain() },
+            CniRequest { vhost_user_socket_consumption: "kubevirt".into(), ..plain() },
+        ];
+        for request in requests {
+            let error = validate(&request).unwrap_err();
+            assert_eq!((error.code, error.stage), (7, Stage::ValidateRequest));
+            assert!(error.message.contains("not supported") && !error.remedy.is_empty(), "{error}");
+            // As the IPAM of a plugin for such devices we have nothing to do with them.
+            validate(&CniRequest { cni_type: "sriov".into(), ..request }).unwrap();
+        }
+    }
+
     #[test]
     fn events_carry_nothing_that_is_unique_to_a_sandbox() {
         let request = CniRequest {
@@ -158,17 +158,5 @@ mod tests {
         };
         let text = redact("create veth 0123456789ab_h in /run/netns/cni-1 of 0123456789abcdef", &request);
         assert_eq!(text, "create veth <redacted> in <redacted> of <redacted>");
-    }
-
-    #[test]
-    fn a_node_network_must_be_known() {
-        let subnet = SubnetFacts { node_network: "storage".into(), ..SubnetFacts::default() };
-        let mut network =
-            NodeNetwork { mtu: 1400, userspace: false, node_networks: std::collections::BTreeMap::new() };
-        assert_eq!(encap_ip(&subnet, &network).unwrap_err().stage, Stage::EncapIp);
-        let ip: IpAddr = "10.9.0.1".parse().unwrap();
-        network.node_networks.insert("storage".into(), ip);
-        assert_eq!(encap_ip(&subnet, &network).unwrap(), Some(ip));
-        assert_eq!(encap_ip(&SubnetFacts::default(), &network).unwrap(), None);
     }
 }

@@ -15,6 +15,7 @@ use ipnet::{IpNet, Ipv6Net};
 
 use super::error::{PlugError, Stage};
 use crate::netlink::{self, Link, MAIN_TABLE, Mac, Netlink, Pace, Reachability, Route, Scope};
+use crate::steps;
 use crate::sys::{
     EthtoolSocket, Namespace, PacketSocket, gratuitous_arp, unsolicited_neighbour_advertisement, write_sysctl,
 };
@@ -36,6 +37,8 @@ pub struct Interface {
     pub routes: Vec<(Option<IpNet>, Option<IpAddr>)>,
     /// OVN vouches for the addresses: no duplicate detection.
     pub no_dad: bool,
+    /// The device's alias: its name before it came into the pod.
+    pub alias: String,
 }
 
 /// A pod's namespace with the sockets that reach into it.
@@ -55,7 +58,8 @@ fn failed(error: impl std::fmt::Display) -> PlugError {
 impl Container {
     /// Enters the namespace once: IPv6 on, router advertisements off (for
     /// `all`, `default` and the interface), TX checksum offload off where the
-    /// userspace datapath needs it, sockets open.
+    /// userspace datapath needs it, sockets open. `interface` is the device's
+    /// own name.
     ///
     /// # Errors
     /// When the namespace can't be entered, a sysctl or the offload not be set.
@@ -66,7 +70,7 @@ impl Container {
     ) -> Result<Self, PlugError> {
         let runtime = tokio::runtime::Handle::current();
         let interface = interface.to_owned();
-        namespace
+        let entered = namespace
             .run_async(move || {
                 for scope in ["all", "default", &interface] {
                     for (key, value) in [("disable_ipv6", "0"), ("accept_ra", "0")] {
@@ -79,14 +83,13 @@ impl Container {
                         .and_then(|socket| socket.tx_checksum_off(&interface))
                         .map_err(|error| failed(format!("checksum offload of {interface}: {error}")))?;
                 }
-                Ok(Self {
-                    netlink: Netlink::open_on(&runtime).map_err(failed)?,
-                    reach: Reachability::open_on(&runtime).map_err(failed)?,
-                    packets: PacketSocket::open(),
-                })
+                let reach = Reachability::open_on(&runtime).map_err(failed)?;
+                Ok(Self { netlink: reach.netlink().clone(), reach, packets: PacketSocket::open() })
             })
             .await
-            .map_err(failed)?
+            .map_err(failed)?;
+        steps::done("enter the pod").await;
+        entered
     }
 
     /// Makes the interface as wanted, whatever it was before. Link-local
@@ -98,7 +101,15 @@ impl Container {
         self.try_configure(wanted).await.map_err(failed)
     }
 
-    async fn try_configure(&self, wanted: &Interface) -> Result<Link, netlink::Error> {
+    /// Brings the interface up with its MAC and MTU, without addresses.
+    ///
+    /// # Errors
+    /// When the interface is missing or the kernel refuses.
+    pub async fn bring_up(&self, wanted: &Interface) -> Result<Link, PlugError> {
+        self.try_bring_up(wanted).await.map_err(failed)
+    }
+
+    async fn try_bring_up(&self, wanted: &Interface) -> Result<Link, netlink::Error> {
         let mut link = self.netlink.require_link(&wanted.name).await?;
         if link.mac != Some(wanted.mac) {
             self.netlink.set_mac(link.index, wanted.mac).await?;
@@ -117,9 +128,14 @@ impl Container {
         {
             self.netlink.add_address(link.index, local.into(), true).await?;
         }
-        if !link.up {
-            self.netlink.set_up(link.index).await?;
+        if !link.up || link.alias.as_ref() != Some(&wanted.alias) {
+            self.netlink.set_up_as(link.index, &wanted.alias).await?;
         }
+        Ok(link)
+    }
+
+    async fn try_configure(&self, wanted: &Interface) -> Result<Link, netlink::Error> {
+        let link = self.try_bring_up(wanted).await?;
         let present: BTreeSet<IpNet> = self
             .netlink
             .addresses(Some(link.index))

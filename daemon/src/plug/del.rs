@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use cni::api::CniRequest;
 
+use super::device::delete_inside;
 use super::error::{PlugError, Stage};
-use super::{Plugger, choices, names};
+use super::{CONTAINER_ID, IF_NAME, Plugger, choices, names};
 use crate::kube::{EventType, Fact, ObjectRef, PodFacts};
-use crate::ovs::plan;
+use crate::ovs::{View, plan};
 
 impl Plugger {
-    /// Unplugs an interface. The name on the host follows from container id
-    /// and interface, so neither pod, namespace nor API server are needed, and
+    /// Unplugs an interface. Its ports follow from container id and interface, so neither pod, namespace nor API server are needed, and
     /// a late call for an old sandbox can't touch a newer one. What is gone
     /// already is fine.
     ///
@@ -24,9 +24,12 @@ impl Plugger {
         let _running = self.begin();
         self.locks.cancel_add(&request.container_id, &request.if_name);
         let _lock = self.locks.lock(&request.container_id).await;
-        let host_nic = names::host_nic(&request.container_id, &request.if_name);
-        let had = self.ovs.view().port(&host_nic).is_some();
-        let result = self.unplug(&host_nic).await;
+        let ports = ports_of(&self.ovs.view(), &request.container_id, &request.if_name);
+        let had = ports.iter().any(|port| self.ovs.view().port(port).is_some());
+        let result = self.unplug(&ports).await;
+        if ports.iter().any(|port| port.ends_with(names::INTERNAL)) {
+            delete_inside(request).await;
+        }
         let key = PodFacts::key(&request.pod_namespace, &request.pod_name);
         let pod: Option<Arc<PodFacts>> = self.cluster.pods.object(&key);
         if let Some(pod) = pod {
@@ -46,14 +49,37 @@ impl Plugger {
         result
     }
 
-    /// Removes port and link. Both are tried even if one fails.
-    pub(super) async fn unplug(&self, host_nic: &str) -> Result<(), PlugError> {
+    /// Removes ports and links. All are tried even if one fails.
+    pub(super) async fn unplug(&self, ports: &[String]) -> Result<(), PlugError> {
         let error = |error: &dyn std::fmt::Display| PlugError::new(Stage::DeleteNic, error.to_string());
         // The port first: ovn-controller releases the logical port while the
         // link still stands, as upstream.
-        let port = self.ovs.apply(|view| Ok(plan::remove_port(view, host_nic))).await;
-        let link = self.host.netlink.delete_link(host_nic).await;
-        port.map_err(|e| error(&e))?;
-        link.map_err(|e| error(&e))
+        let wish = |view: &View| Ok(ports.iter().flat_map(|port| plan::remove_port(view, port)).collect());
+        let mut result = self.ovs.apply(wish).await.map_err(|e| error(&e));
+        // An internal port's device goes with the port.
+        for link in ports.iter().filter(|port| !port.ends_with(names::INTERNAL)) {
+            let deleted = self.reaper.delete(&self.host.netlink, link).await.map_err(|e| error(&e));
+            result = result.and(deleted);
+        }
+        crate::steps::done("unplug").await;
+        result
     }
+}
+
+/// The ports that an interface may have: by its names, and by what ADD wrote
+/// into the row.
+pub(super) fn ports_of(view: &View, container_id: &str, if_name: &str) -> Vec<String> {
+    let mut ports = vec![names::host_nic(container_id, if_name)];
+    let internal = names::container_nic(container_id, if_name);
+    if view.port(&internal).is_some() {
+        ports.push(internal);
+    }
+    let named = view.interfaces().filter(|interface| {
+        interface.external_id(CONTAINER_ID) == Some(container_id)
+            && interface.external_id(IF_NAME) == Some(if_name)
+    });
+    ports.extend(named.map(|interface| interface.name().to_owned()));
+    ports.sort();
+    ports.dedup();
+    ports
 }

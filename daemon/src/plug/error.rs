@@ -21,6 +21,8 @@ pub enum Stage {
     WaitRoute,
     /// The subnet is not known.
     GetSubnet,
+    /// The subnet's address between underlay and overlay is not known.
+    U2oAddress,
     /// The MTU is not known.
     Mtu,
     /// The address of the subnet's tunnels on this node.
@@ -45,6 +47,7 @@ impl Stage {
             Self::WaitAddress => "wait-address",
             Self::WaitRoute => "wait-route",
             Self::GetSubnet => "get-subnet",
+            Self::U2oAddress => "u2o-address",
             Self::Mtu => "mtu",
             Self::EncapIp => "encap-ip",
             Self::ConfigureNic => "configure-nic",

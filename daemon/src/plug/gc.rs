@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use cni::api::GcRequest;
 
+use super::del::ports_of;
 use super::error::PlugError;
 use super::{CONTAINER_ID, NETWORK, Plugger, names};
 use crate::ovs::{Interface, View};
@@ -14,8 +15,13 @@ fn stale_ports(view: &View, request: &GcRequest) -> Vec<(String, Option<String>)
     let valid: BTreeSet<String> = request
         .valid_attachments
         .iter()
-        .map(|attachment| names::host_nic(&attachment.container_id, &attachment.if_name))
+        .flat_map(|attachment| ports_of(view, &attachment.container_id, &attachment.if_name))
         .collect();
+    // A port made ready for a pod has no container yet, and an end of its own.
+    let plugged = |interface: &Interface| {
+        interface.external_id(CONTAINER_ID).is_some()
+            || [names::HOST, names::INTERNAL].iter().any(|end| interface.name().ends_with(end))
+    };
     let default = request.provider.is_empty() || request.provider == crds::keys::DEFAULT_PROVIDER;
     let belongs = |interface: &Interface| match interface.external_id(NETWORK) {
         Some(network) => network == request.network,
@@ -26,7 +32,7 @@ fn stale_ports(view: &View, request: &GcRequest) -> Vec<(String, Option<String>)
         }
     };
     view.interfaces()
-        .filter(|interface| interface.is_pod_port() && interface.name().ends_with("_h"))
+        .filter(|interface| interface.is_pod_port() && plugged(interface))
         .filter(|interface| belongs(interface) && !valid.contains(interface.name()))
         .map(|interface| {
             (interface.name().to_owned(), interface.external_id(CONTAINER_ID).map(str::to_owned))
@@ -52,7 +58,7 @@ impl Plugger {
                 None => None,
             };
             tracing::info!(port = host_nic, "garbage collection removes a port");
-            if let Err(error) = self.unplug(&host_nic).await {
+            if let Err(error) = self.unplug(std::slice::from_ref(&host_nic)).await {
                 result = result.and(Err(error));
             }
         }

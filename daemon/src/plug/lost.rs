@@ -12,6 +12,7 @@ use std::path::Path;
 use super::{CONTAINER_ID, POD_UID, Plugger};
 use crate::kube::{Fact, Loaded, PodFacts};
 use crate::ovs::{Interface, View};
+use crate::sys::Namespace;
 
 /// Why an interface may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +27,14 @@ enum Verdict {
 
 /// Judges one interface. `link` and `namespace` say whether they exist.
 fn verdict(interface: &Interface, pods: &Loaded<PodFacts>, link: bool, namespace: bool) -> Verdict {
-    if !interface.is_pod_port() || interface.column("type").and_then(ovsdb::Value::as_str) != Some("") {
-        return Verdict::Keep;
+    match interface.kind() {
+        "" | "internal" if interface.is_pod_port() => {}
+        _ => return Verdict::Keep,
     }
-    if !link {
+    // An internal port's device is in the pod: on the host nothing shows it,
+    // and the switch calls its link down. It lives with its namespace.
+    let internal = interface.kind() == "internal";
+    if if internal { !namespace } else { !link } {
         return Verdict::LinkGone;
     }
     let key = PodFacts::key(
@@ -83,7 +88,7 @@ impl Plugger {
                 namespace = interface.external_id("pod_namespace"),
                 "removes a lost interface"
             );
-            match self.unplug(&name).await {
+            match self.unplug(std::slice::from_ref(&name)).await {
                 Ok(()) => removed.push(name),
                 Err(error) => {
                     tracing::warn!(error = %error, "a lost interface could not be removed");
@@ -102,8 +107,10 @@ impl Plugger {
         let pods = self.cluster.pods.get();
         view.interfaces()
             .filter(|interface| {
-                let namespace =
-                    interface.external_id("pod_netns").is_some_and(|path| Path::new(path).exists());
+                // A leftover of an unmounted namespace is a plain file.
+                let namespace = interface
+                    .external_id("pod_netns")
+                    .is_some_and(|path| Namespace::open(Path::new(path)).is_ok());
                 verdict(interface, &pods, links.contains(interface.name()), namespace) != Verdict::Keep
             })
             .collect()

@@ -9,13 +9,21 @@
 mod add;
 mod check;
 mod choices;
+mod conflict;
 pub mod container;
 mod del;
+mod device;
 pub mod error;
 mod gc;
 mod locks;
 pub mod lost;
 pub mod names;
+mod port;
+pub mod prepared;
+mod reaper;
+pub mod replug;
+mod target;
+mod waits;
 pub mod wanted;
 
 use std::net::IpAddr;
@@ -44,6 +52,9 @@ pub struct NodeNetwork {
     pub node_networks: std::collections::BTreeMap<String, IpAddr>,
 }
 
+/// As many interfaces are made at the same time; further calls queue.
+const AT_ONCE: usize = 128;
+
 /// How long calls wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
@@ -55,6 +66,8 @@ pub struct Patience {
     pub installed: Duration,
     /// For an answer of the gateways.
     pub gateway: Duration,
+    /// For the kernel's verdict that IPv6 addresses are unique.
+    pub unique: Duration,
 }
 
 impl Default for Patience {
@@ -64,6 +77,7 @@ impl Default for Patience {
             unknown_pod: Duration::from_secs(5),
             installed: Duration::from_secs(30),
             gateway: Duration::from_secs(5),
+            unique: Duration::from_secs(5),
         }
     }
 }
@@ -86,6 +100,15 @@ pub struct Plugger {
     pub metrics: Arc<Metrics>,
     /// How long to wait.
     pub patience: Patience,
+    /// Look for other owners of addresses on underlay subnets.
+    pub detect_conflicts: bool,
+    /// Ports made ready ahead of ADD.
+    pub prepared: prepared::Prepared,
+    /// Interfaces that are being made at the same time: each costs sockets, a
+    /// thread for a moment and buffers, and a node may start hundreds of pods at once.
+    pub(crate) at_once: tokio::sync::Semaphore,
+    /// Deletes links.
+    pub(crate) reaper: reaper::Reaper,
     /// One call per container.
     pub locks: Locks,
     /// What holds the limits of ports.
@@ -129,6 +152,10 @@ impl Plugger {
             recorder,
             metrics,
             patience,
+            detect_conflicts: true,
+            prepared: prepared::Prepared::default(),
+            at_once: tokio::sync::Semaphore::new(AT_ONCE),
+            reaper: reaper::Reaper::default(),
             locks,
             limits: crate::qos::Book::default(),
             running: AtomicUsize::new(0),
@@ -150,3 +177,8 @@ pub const CONTAINER_ID: &str = "container_id";
 pub const IF_NAME: &str = "ifname";
 /// External id that holds the CNI network's name (Weir's addition).
 pub const NETWORK: &str = "cni_network";
+/// External id that holds the provider of the attachment (Weir's addition).
+pub const PROVIDER: &str = "cni_provider";
+/// External id that holds the routes of the network configuration, as JSON;
+/// on internal ports, which may have to be made again (Weir's addition).
+pub const ROUTES: &str = "cni_routes";

@@ -1,33 +1,61 @@
 //! Names of a pod's interfaces on the host (node contract §2.3).
 
-/// Longest name of a Linux interface.
-const IFNAME_MAX: usize = 15;
+/// How much of a container id and an interface's name fits between a name's
+/// other parts: a Linux interface's name has at most 15 characters.
+const ID_LENGTH: usize = 12;
+
+/// What names of host ends end in.
+pub const HOST: &str = "_h";
+/// What names of internal ports end in.
+pub const INTERNAL: &str = "_c";
 
 /// The host end of a pod's veth pair: for `eth0` the first 12 characters of
 /// the container id and `_h`; for other interfaces the id is cut so that the
 /// interface's name fits. KubeVirt's 14-character `pod…` names are cut first.
+/// Where nothing of the id would be left, a hash of both stands for them.
 pub fn host_nic(container_id: &str, if_name: &str) -> String {
-    name(container_id, if_name, "_h")
+    name(container_id, if_name, HOST)
 }
 
-/// The name under which the other end is created before it moves.
+/// The name of an internal port, and the alias of any device in a pod.
 pub fn container_nic(container_id: &str, if_name: &str) -> String {
-    name(container_id, if_name, "_c")
+    name(container_id, if_name, INTERNAL)
+}
+
+/// Whether a link of the host is a pod's end.
+pub fn is_host_end(name: &str) -> bool {
+    name.ends_with(HOST) || (name.starts_with("wp") && name.len() == 15)
+}
+
+/// The host end of a pair made ready for a pod before it has a container; kept
+/// for life.
+pub fn prepared_nic(pod_uid: &str, if_name: &str) -> String {
+    let hash = fnv1a(format!("{pod_uid}/{if_name}").as_bytes());
+    format!("wp{:013x}", hash & 0x000f_ffff_ffff_ffff)
 }
 
 fn name(container_id: &str, if_name: &str, suffix: &str) -> String {
     if if_name == "eth0" || if_name.is_empty() {
-        return format!("{}{suffix}", prefix(container_id, 12));
+        return format!("{}{suffix}", prefix(container_id, ID_LENGTH));
     }
     let if_name = match if_name.len() {
         14 if if_name.starts_with("pod") => if_name.get(3..10).unwrap_or(if_name),
         _ => if_name,
     };
-    let room = IFNAME_MAX.saturating_sub(suffix.len() + 1 + if_name.len());
-    let id = prefix(container_id, room.min(12usize.saturating_sub(if_name.len())));
-    let mut name = format!("{id}_{if_name}{suffix}");
-    name.truncate(IFNAME_MAX);
-    name
+    let room = ID_LENGTH.saturating_sub(if_name.len());
+    if room == 0 {
+        let both = format!("{container_id}/{if_name}");
+        return format!("{:012x}{suffix}", fnv1a(both.as_bytes()) & 0xffff_ffff_ffff);
+    }
+    format!("{}_{if_name}{suffix}", prefix(container_id, room))
+}
+
+/// FNV-1a, 64 bits: the same in every version, which a name on disk and in the
+/// database has to be.
+pub(super) fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 fn prefix(text: &str, length: usize) -> &str {
@@ -51,8 +79,25 @@ mod tests {
     fn other_names_are_part_of_the_name_and_fit() {
         assert_eq!(host_nic(ID, "net1"), "01234567_net1_h");
         assert_eq!(host_nic(ID, "podabcdefghijk"), "01234_abcdefg_h");
-        for if_name in ["n", "net1", "eth10", "averylongname12"] {
-            assert!(host_nic(ID, if_name).len() <= IFNAME_MAX, "{if_name}");
+        for if_name in ["n", "net1", "eth10", "elevenchars", "averylongname12"] {
+            assert!(host_nic(ID, if_name).len() <= 15, "{if_name}");
+        }
+    }
+
+    #[test]
+    fn prepared_ports_have_their_own_names() {
+        let names = ["uid-1", "uid-2"].map(|uid| prepared_nic(uid, "eth0"));
+        assert_ne!(names[0], names[1]);
+        assert!(names.iter().all(|name| is_host_end(name)), "{names:?}");
+    }
+
+    #[test]
+    fn k_15a_two_containers_with_a_long_interface_name_get_two_names() {
+        for if_name in ["twelve-chars", "thirteen-char", "averylongname12"] {
+            let names = [ID, "0123456789abcdef0123456789abcdee"].map(|id| host_nic(id, if_name));
+            assert_ne!(names[0], names[1]);
+            assert!(names.iter().all(|name| name.len() <= 15 && name.ends_with("_h")), "{names:?}");
+            assert_ne!(host_nic(ID, if_name), container_nic(ID, if_name));
         }
     }
 }

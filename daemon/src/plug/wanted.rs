@@ -47,7 +47,29 @@ pub struct Wanted {
     pub qos_notes: Vec<String>,
     /// Things asked for that this version doesn't do.
     pub unsupported: Vec<String>,
+    /// Provider of the request, never empty.
+    pub provider: String,
+    /// How the interface is made.
+    pub nic: NicKind,
+    /// Provider network of an underlay pod.
+    pub provider_network: Option<String>,
+    /// The pod receives a virtual machine that still runs elsewhere: its
+    /// address answers there, and its gateway not yet here.
+    pub migrating: bool,
 }
+
+/// How a pod's interface is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NicKind {
+    /// A veth pair, one end in the switch.
+    #[default]
+    Veth,
+    /// A device that ovs-vswitchd makes (`type=internal`), moved into the pod.
+    Internal,
+}
+
+/// Annotation by which KubeVirt marks the pod that a machine migrates to.
+const MIGRATION_JOB: &str = "kubevirt.io/migrationJobName";
 
 /// How far the controller is with a pod.
 #[derive(Clone, Debug)]
@@ -181,6 +203,17 @@ fn read(request: &CniRequest, pod: &PodFacts) -> Result<Wanted, Stop> {
         let remedy = error.remedy.clone();
         Stop::Fail(PlugError::new(Stage::ConfigureNic, error.to_string()).code(7).remedy(remedy))
     })?;
+    let mut unsupported = Vec::new();
+    let nic = match get("pod_nic_type") {
+        Some("internal-port") => NicKind::Internal,
+        None | Some("veth-pair") => NicKind::Veth,
+        // Virtual functions and vhost-user ports are asked for by the request,
+        // which is refused; the annotation alone gets a pod with a veth pair.
+        Some(_) => {
+            unsupported.push(crds::keys::pod_key(provider, "pod_nic_type"));
+            NicKind::Veth
+        }
+    };
     Ok(Wanted {
         pod_uid: pod.uid.clone(),
         port_name,
@@ -195,7 +228,11 @@ fn read(request: &CniRequest, pod: &PodFacts) -> Result<Wanted, Stop> {
         is_ovn: request.cni_type == PLUGIN_TYPE && is_ovn_provider(base_provider(base, if_name)),
         qos: limits.qos,
         qos_notes: limits.notes,
-        unsupported: Vec::new(),
+        unsupported,
+        provider: base.to_owned(),
+        nic,
+        provider_network: get("provider_network").map(str::to_owned),
+        migrating: pod.annotations.contains_key(MIGRATION_JOB) || get("activation_strategy").is_some(),
     })
 }
 

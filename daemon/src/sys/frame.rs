@@ -19,6 +19,34 @@ pub fn gratuitous_arp(mac: [u8; 6], address: Ipv4Addr) -> Vec<u8> {
     frame
 }
 
+/// A question whether anybody has `address`, from nobody (RFC 5227 §2.1.1).
+pub fn arp_probe(mac: [u8; 6], address: Ipv4Addr) -> Vec<u8> {
+    let mut frame = gratuitous_arp(mac, address);
+    // The sender's address.
+    frame.splice(28..32, [0; 4]);
+    frame
+}
+
+/// What an ARP message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArpMessage {
+    /// MAC of the sender.
+    pub sender_mac: [u8; 6],
+    /// Address of the sender; unspecified in a probe.
+    pub sender_ip: Ipv4Addr,
+    /// Address that it is about.
+    pub target_ip: Ipv4Addr,
+}
+
+impl ArpMessage {
+    /// Reads an Ethernet frame; `None` if it is no ARP for IPv4.
+    pub fn parse(frame: &[u8]) -> Option<Self> {
+        let body = frame.get(12..)?.strip_prefix(&[0x08, 0x06, 0, 1, 8, 0, 6, 4])?;
+        let four = |at: usize| Some(Ipv4Addr::from(<[u8; 4]>::try_from(body.get(at..at + 4)?).ok()?));
+        Some(Self { sender_mac: body.get(2..8)?.try_into().ok()?, sender_ip: four(8)?, target_ip: four(18)? })
+    }
+}
+
 /// An unsolicited neighbour advertisement to all nodes with the override flag
 /// (RFC 4861 §7.2.6).
 pub fn unsolicited_neighbour_advertisement(mac: [u8; 6], address: Ipv6Addr) -> Vec<u8> {
@@ -71,6 +99,22 @@ mod tests {
         assert_eq!(frame.len(), 42);
         assert_eq!(&frame[28..32], &[10, 16, 0, 5]);
         assert_eq!(&frame[38..42], &[10, 16, 0, 5]);
+    }
+
+    #[test]
+    fn arp_is_read_as_it_was_written() {
+        let (mac, address) = ([2, 0, 0, 0, 0, 9], Ipv4Addr::new(10, 16, 0, 5));
+        let probe = ArpMessage::parse(&arp_probe(mac, address)).unwrap();
+        assert_eq!(
+            probe,
+            ArpMessage { sender_mac: mac, sender_ip: Ipv4Addr::UNSPECIFIED, target_ip: address }
+        );
+        let announced = ArpMessage::parse(&gratuitous_arp(mac, address)).unwrap();
+        assert_eq!(announced.sender_ip, address);
+        let frame = gratuitous_arp(mac, address);
+        for length in 0..frame.len() {
+            assert_eq!(ArpMessage::parse(&frame[..length]), None, "{length}");
+        }
     }
 
     #[test]

@@ -16,8 +16,8 @@ mod packet;
 mod sysctl;
 
 pub use ethtool::EthtoolSocket;
-pub use frame::{gratuitous_arp, unsolicited_neighbour_advertisement};
+pub use frame::{ArpMessage, arp_probe, gratuitous_arp, unsolicited_neighbour_advertisement};
 pub use inotify::FolderWatch;
 pub use netns::Namespace;
-pub use packet::PacketSocket;
+pub use packet::{ArpSocket, PacketSocket};
 pub use sysctl::{SysctlOutcome, write_sysctl};

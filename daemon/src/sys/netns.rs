@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 
 /// An open network namespace. Cheap to clone; keeps the namespace alive while
 /// it is held, so hold it only as long as a request lasts.
@@ -45,6 +45,19 @@ impl Namespace {
         }
         let meta = file.metadata()?;
         Ok(Self { id: (meta.dev(), meta.ino()), file: Arc::new(file) })
+    }
+
+    /// A new namespace without a name: it ends with the last handle and the
+    /// last socket in it.
+    ///
+    /// # Errors
+    /// When it can't be made (missing privilege, no thread).
+    pub fn fresh() -> io::Result<Self> {
+        let made = std::thread::Builder::new().name("netns".into()).spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            Self::current()
+        })?;
+        made.join().unwrap_or_else(|_| Err(io::Error::other("the thread in the namespace panicked")))
     }
 
     /// The namespace of the calling thread.

@@ -142,7 +142,13 @@ impl Machine {
 
     /// Starts the agent.
     pub fn start_agent(&self) -> Process {
+        self.start_agent_with(&[])
+    }
+
+    /// Starts the agent with more flags.
+    pub fn start_agent_with(&self, flags: &[&str]) -> Process {
         let mut command = self.agent_command();
+        command.args(flags);
         Process(self.namespace.run(move || command.spawn()).unwrap().unwrap())
     }
 

@@ -134,23 +134,16 @@ impl Node {
         cluster.subnets.replace(BTreeMap::from([(SUBNET.into(), subnet)]));
         let (network, receiver) =
             watch::channel(Some(NodeNetwork { mtu: MTU, userspace: true, node_networks: BTreeMap::new() }));
-        let plugger = Arc::new(Plugger::new(
-            "n1".into(),
-            cluster,
-            ovs.clone(),
-            host.clone(),
-            receiver,
-            Recorder::disabled(),
-            Arc::new(Metrics::new("n1")),
-            Patience {
-                annotations: Duration::from_secs(20),
-                unknown_pod: Duration::from_secs(20),
-                installed: Duration::from_secs(20),
-                gateway: Duration::from_secs(20),
-            },
-            Locks::default(),
-        ));
+        let plugger = Arc::new(new_plugger(cluster, &ovs, &host, receiver));
         Self { namespace, host, ovs, server, vswitchd, gateway, network, plugger }
+    }
+
+    /// The agent's process ends and another starts: what it held in memory,
+    /// namespaces included, is gone; the watches know the same.
+    pub fn restart_agent(&mut self) {
+        let old = &self.plugger;
+        let new = new_plugger(old.cluster.clone(), &self.ovs, &self.host, old.network.clone());
+        self.plugger = Arc::new(new);
     }
 
     /// Plays ovn-controller, until the guard is dropped.
@@ -178,14 +171,45 @@ impl Node {
 
     /// Names of the ports on br-int that are pods'.
     pub fn pod_ports(&self) -> Vec<String> {
-        self.ovs.view().port_names(BR_INT).into_iter().filter(|name| name.ends_with("_h")).collect()
+        self.ovs
+            .view()
+            .port_names(BR_INT)
+            .into_iter()
+            .filter(|name| name != "gw-port" && name != BR_INT)
+            .collect()
     }
 
     /// Names of the host ends of pods' links.
     pub async fn pod_links(&self) -> Vec<String> {
         let links = self.host.netlink.links().await.unwrap();
-        links.into_iter().map(|link| link.name).filter(|name| name.ends_with("_h")).collect()
+        let pods = |name: &String| name.ends_with("_h") || name.ends_with("_c") || name.starts_with("wp");
+        links.into_iter().map(|link| link.name).filter(pods).collect()
     }
+}
+
+fn new_plugger(
+    cluster: Arc<Cluster>,
+    ovs: &Ovs,
+    host: &HostNet,
+    network: watch::Receiver<Option<NodeNetwork>>,
+) -> Plugger {
+    Plugger::new(
+        "n1".into(),
+        cluster,
+        ovs.clone(),
+        host.clone(),
+        network,
+        Recorder::disabled(),
+        Arc::new(Metrics::new("n1")),
+        Patience {
+            annotations: Duration::from_secs(20),
+            unknown_pod: Duration::from_secs(20),
+            installed: Duration::from_secs(20),
+            gateway: Duration::from_secs(20),
+            unique: Duration::from_secs(20),
+        },
+        Locks::default(),
+    )
 }
 
 /// Plays ovn-controller: marks every interface with an `iface-id` as

@@ -117,7 +117,7 @@ impl Ovn {
     }
 
     /// The logical port of a pod, with port security as the controller sets it.
-    pub async fn add_pod(&self, pod: &PodFacts) {
+    pub async fn add_pod(&self, pod: &PodFacts) -> Uuid {
         let get = |key| pod.annotation("ovn", key).unwrap().replace(',', " ");
         let address = format!("{} {}", get("mac_address"), get("ip_address"));
         let port = Uuid::new_v4();
@@ -134,5 +134,29 @@ impl Ovn {
                 .build(),
         ];
         self.northbound.transact(operations).await.unwrap();
+        port
+    }
+
+    /// A policy for pods: both directions are allowed, through connection tracking.
+    pub async fn add_policy(&self, ports: &[Uuid]) {
+        let acl = |direction: &str, expression: &str| {
+            let uuid = Uuid::new_v4();
+            let insert = Operation::insert("ACL")
+                .uuid(uuid)
+                .column("direction", direction)
+                .column("priority", 2001)
+                .column("match", expression)
+                .column("action", "allow-related")
+                .build();
+            (uuid, insert)
+        };
+        let (to, to_insert) = acl("to-lport", "outport == @policy && ip");
+        let (from, from_insert) = acl("from-lport", "inport == @policy && ip");
+        let group = Operation::insert("Port_Group")
+            .column("name", "policy")
+            .column("ports", Value::uuids(ports.iter().copied()))
+            .column("acls", Value::uuids([to, from]))
+            .build();
+        self.northbound.transact(vec![to_insert, from_insert, group]).await.unwrap();
     }
 }

@@ -25,7 +25,7 @@ pub fn tools(cache: &Cache) -> Result<Programs> {
     at_once::<()>(vec![
         Box::new(|| {
             built = Some(programs::ensure(cache)?);
-            Ok(())
+            programs::cni_tools(cache).map(drop)
         }),
         Box::new(|| {
             debian::base_tarball(cache)?;

@@ -37,6 +37,8 @@ enum Action {
     Programs,
     /// Print the folder with Debian trixie's OVS and OVN programs, making it if it is missing
     OvsRoot,
+    /// Print the folder with cnitool and the standard CNI plugins that tests use, building it if it is missing
+    CniTools,
     /// Build all images and import them into the nodes
     Images {
         /// Take Weir's programs as they are in the target folder
@@ -194,6 +196,7 @@ fn act(arguments: Arguments) -> Result<ExitCode> {
             packages::ensure()?;
             println!("{}", lab::debian::ovs_root(&Cache::open()?)?.display());
         }
+        Action::CniTools => println!("{}", programs::cni_tools(&Cache::open()?)?.display()),
         Action::Up { nodes, family } => {
             packages::ensure()?;
             let cache = Cache::open()?;

@@ -48,14 +48,24 @@ impl Programs {
     }
 }
 
-/// Builds what the cache lacks: minutes on a cold machine, nothing on a warm one.
-pub fn ensure(cache: &Cache) -> Result<Programs> {
-    let go = crate::source_folder().join("go");
+/// Builds one module's programs from `tests/lab/go`.
+fn module(cache: &Cache, name: &str, flags: &str, outputs: &[(&str, &str)]) -> Result<PathBuf> {
     let version = capture(&mut command("go", ["env", "GOVERSION"]))
         .context("the lab builds Kubernetes itself: Go must be installed")?;
-    let module = |name: &str, flags: &str, outputs: &[(&str, &str)]| {
-        build(cache, &go.join(name), name, version.trim(), flags, outputs)
-    };
+    build(cache, &crate::source_folder().join("go").join(name), name, version.trim(), flags, outputs)
+}
+
+/// Builds what tests of the CNI executable use: `cnitool`, `portmap`, `macvlan`.
+pub fn cni_tools(cache: &Cache) -> Result<PathBuf> {
+    let plugins = "github.com/containernetworking/plugins/plugins";
+    let (portmap, macvlan) = (format!("{plugins}/meta/portmap"), format!("{plugins}/main/macvlan"));
+    let cnitool = "github.com/containernetworking/cni/cnitool";
+    module(cache, "cnitools", "-s -w", &[("cnitool", cnitool), ("portmap", &portmap), ("macvlan", &macvlan)])
+}
+
+/// Builds what the cache lacks: minutes on a cold machine, nothing on a warm one.
+pub fn ensure(cache: &Cache) -> Result<Programs> {
+    let module = |name: &str, flags: &str, outputs: &[(&str, &str)]| module(cache, name, flags, outputs);
     let kube = module("kube", &kube_flags(), &[("kube", ".")])?;
     let coredns = module("coredns", "-s -w", &[("coredns", ".")])?;
     let plugins = "github.com/containernetworking/plugins/plugins";

@@ -1,0 +1,233 @@
+//! The agent dies after every single step of ADD and DEL, is started again,
+//! and whatever the runtime does then, the state converges and nothing is
+//! left. Against a real ovs-vswitchd and real namespaces.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use cni::api::{CheckRequest, CniRequest, ExpectedState};
+use daemon::kube::{Fact, PodFacts};
+use daemon::netlink::Netlink;
+use daemon::plug::lost::Suspects;
+use daemon::steps::{Death, dying};
+use daemon::sys::Namespace;
+use support::{Node, addresses, new_namespace, request, routed_pod};
+use tokio::sync::Notify;
+
+/// What happens after the restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// The runtime repeats the call.
+    Repeat,
+    /// The runtime gives the sandbox up with DEL.
+    Delete,
+    /// Nobody ever calls again: pod and sandbox are gone.
+    Forget,
+}
+
+/// Runs `work` until it has made `steps` changes. `None`: it came to its end
+/// before; otherwise the step at which it died.
+async fn killed_after<T>(steps: usize, work: impl Future<Output = T>) -> Option<String> {
+    let (count, died) =
+        (AtomicUsize::new(0), Arc::new((Notify::new(), std::sync::Mutex::new(String::new()))));
+    let seen = died.clone();
+    let death: Death = Arc::new(move |step| {
+        let dies = count.fetch_add(1, Ordering::Relaxed) + 1 >= steps;
+        if dies {
+            step.clone_into(&mut seen.1.lock().unwrap());
+            seen.0.notify_one();
+        }
+        dies
+    });
+    tokio::select! {
+        _ = dying(death, work) => None,
+        () = died.0.notified() => Some(died.1.lock().unwrap().clone()),
+    }
+}
+
+async fn nothing_is_left(node: &Node, namespace: Option<&Namespace>, what: &str) {
+    assert_eq!(node.pod_ports(), Vec::<String>::new(), "{what}: ports");
+    assert_eq!(node.pod_links().await, Vec::<String>::new(), "{what}: links");
+    if let Some(namespace) = namespace {
+        // ovs-vswitchd takes an internal port's device away a moment later.
+        let inside = Netlink::in_namespace(namespace).await.unwrap();
+        for _ in 0..500 {
+            if inside.link("eth0").await.unwrap().is_none() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{what}: eth0 is left in the pod");
+    }
+}
+
+/// Everything about one attempt.
+struct Attempt {
+    pod: PodFacts,
+    namespace: Namespace,
+    request: CniRequest,
+}
+
+fn attempt(node: &Node, number: u8, nic: &str) -> Attempt {
+    let (mut pod, namespace) = (routed_pod(number), new_namespace());
+    pod.annotations.insert(crds::keys::pod_key("ovn", "pod_nic_type"), nic.into());
+    pod.annotations.insert(crds::keys::pod_key("ovn", "ingress_rate"), "20".into());
+    pod.annotations.insert(
+        crds::keys::pod_key("ovn", "routes"),
+        r#"[{"dst":"192.168.7.0/24","gw":"10.16.0.1"}]"#.into(),
+    );
+    node.route_pod(&pod);
+    let request = request(&pod, &namespace, 1);
+    Attempt { pod, namespace, request }
+}
+
+/// What follows the restart, and that it ends well.
+async fn recover(node: &Node, attempt: Attempt, then: Then, what: &str) {
+    let Attempt { pod, namespace, request } = attempt;
+    let key = PodFacts::key(&pod.namespace, &pod.name);
+    match then {
+        Then::Repeat => {
+            let answer = node.plugger.add(&request).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(addresses(&namespace, "eth0").await.len(), 2, "{what}");
+            assert_eq!(node.pod_ports().len(), 1, "{what}: {:?}", node.pod_ports());
+            let check = CheckRequest {
+                request: request.clone(),
+                expected: ExpectedState {
+                    mac_address: answer.mac_address,
+                    routes: answer.routes,
+                    mtu: answer.mtu,
+                    ..ExpectedState::default()
+                },
+            };
+            node.plugger.check(&check).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            node.plugger.del(&request).await.unwrap();
+            nothing_is_left(node, Some(&namespace), what).await;
+        }
+        Then::Delete => {
+            node.plugger.del(&request).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            nothing_is_left(node, Some(&namespace), what).await;
+        }
+        Then::Forget => {
+            node.plugger.cluster.pods.put(key.clone(), None);
+            drop(namespace);
+            // The kernel takes a namespace down in its own time.
+            let mut suspects = Suspects::default();
+            for _ in 0..500 {
+                node.plugger.clean_lost(&mut suspects).await;
+                if node.pod_ports().is_empty() && node.pod_links().await.is_empty() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            nothing_is_left(node, None, what).await;
+        }
+    }
+    node.plugger.cluster.pods.put(key, None);
+}
+
+const NICS: [&str; 2] = ["veth-pair", "internal-port"];
+
+async fn add_dies(nic: &str, ahead: bool) {
+    let mut node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let mut survived = Vec::new();
+    for then in [Then::Repeat, Then::Delete, Then::Forget] {
+        for steps in 1.. {
+            let attempt = attempt(&node, 1, nic);
+            if ahead {
+                node.plugger.prepare().await;
+                assert_eq!(node.plugger.prepared.waiting(), 1);
+            }
+            let died = killed_after(steps, node.plugger.add(&attempt.request)).await;
+            let what = format!("{nic}, ahead {ahead}, ADD died after step {steps} ({died:?}), then {then:?}");
+            node.restart_agent();
+            if ahead && then == Then::Repeat && died.is_some() {
+                // What the dead process held waits for nobody any more.
+                node.plugger.add(&attempt.request).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                let mut suspects = Suspects::default();
+                for _ in 0..500 {
+                    node.plugger.clean_lost(&mut suspects).await;
+                    if node.pod_ports().len() == 1 && node.pod_links().await.len() == 1 {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+            if ahead && then == Then::Delete && died.is_some() {
+                node.plugger.del(&attempt.request).await.unwrap();
+                recover(&node, attempt, Then::Forget, &what).await;
+            } else {
+                recover(&node, attempt, then, &what).await;
+            }
+            match died {
+                Some(step) => survived.push(step),
+                None => break,
+            }
+        }
+    }
+    println!(
+        "{nic}, ahead {ahead}: {} deaths survived: {:?}",
+        survived.len(),
+        &survived[..survived.len() / 3]
+    );
+    assert!(survived.len() >= 3 * 6, "{survived:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c_034_add_of_a_veth_pair_dies_after_every_step() {
+    add_dies(NICS[0], false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c_034_add_of_an_internal_port_dies_after_every_step() {
+    add_dies(NICS[1], false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c_034_add_of_a_port_made_ready_dies_after_every_step() {
+    add_dies(NICS[0], true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c_037_del_dies_after_every_step() {
+    let mut node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    for nic in NICS {
+        for then in [Then::Delete, Then::Forget, Then::Repeat] {
+            for steps in 1.. {
+                let attempt = attempt(&node, 1, nic);
+                node.plugger.add(&attempt.request).await.unwrap();
+                let died = killed_after(steps, node.plugger.del(&attempt.request)).await;
+                let what = format!("{nic}, DEL died after step {steps} ({died:?}), then {then:?}");
+                node.restart_agent();
+                recover(&node, attempt, then, &what).await;
+                if died.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// The same for the preparation itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_preparation_that_dies_leaves_nothing() {
+    let mut node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    for steps in 1.. {
+        let attempt = attempt(&node, 1, NICS[0]);
+        let died = killed_after(steps, node.plugger.prepare()).await;
+        node.restart_agent();
+        recover(&node, attempt, Then::Forget, &format!("preparation died after step {steps} ({died:?})"))
+            .await;
+        if died.is_none() {
+            assert!(steps > 2);
+            break;
+        }
+    }
+}
