@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::kube::Cluster;
 use crate::node::{NodeStatus, NotYet};
-use crate::ovs::Ovs;
+use crate::ovs::{BR_INT, Ovs};
 
 /// Looks at everything that an ADD needs. Cheap to clone.
 #[derive(Clone)]
@@ -31,6 +31,12 @@ impl Readiness {
                 "ovs",
                 "no connection to the local OVS database",
                 "is the ovs-ovn pod running on this node?",
+            ));
+        } else if self.ovs.view().bridge(BR_INT).is_none() {
+            missing.push(NotYet::new(
+                "br-int",
+                "the switch has no bridge br-int",
+                "ovn-controller makes it: is the ovs-ovn pod running on this node?",
             ));
         }
         let unsynced: Vec<&str> =

@@ -181,7 +181,7 @@ async fn status(State(api): State<Api>) -> Response {
     let response = StatusResponse {
         ready: false,
         // Flows live in the switch: without it running pods suffer too.
-        limited: missing.iter().any(|missing| missing.step == "ovs"),
+        limited: missing.iter().any(|missing| matches!(missing.step, "ovs" | "br-int")),
         reason: reasons.join("; "),
         remedy: first.remedy.clone(),
     };

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 
 use daemon::kube::PodFacts;
 use daemon::netlink::Netlink;
+use daemon::ovs::{BR_INT, plan};
 use daemon::sys::Namespace;
 use serde_json::{Value, json};
 use support::agent::Machine;
@@ -338,4 +339,8 @@ async fn k_001_without_the_agent_an_add_fails_in_words_and_works_later() {
     runtime.must("status", "kube-ovn", &pod, &namespace);
     runtime.must("add", "kube-ovn", &pod, &namespace);
     runtime.must("del", "kube-ovn", &pod, &namespace);
+    // C032: without the bridge running pods suffer too.
+    machine.ovs.apply(|view| plan::remove_bridge(view, BR_INT)).await.unwrap();
+    let limited = runtime.call("status", "kube-ovn", &pod, &namespace, "");
+    assert!(!limited.success && limited.text.contains("limited connectivity"), "{}", limited.text);
 }
