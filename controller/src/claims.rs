@@ -197,9 +197,11 @@ fn switch_port(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool 
             })
         }
         "" => match row.id("pod") {
-            // The default interface: attachments carry their provider in the name.
+            // An attachment is ours if it says so: one that Kube-OVN left and no pod lists
+            // any more looks like one whose network we can't see.
             Some(pod) => pod.split_once('/').is_some_and(|(namespace, pod)| {
-                row.name() == names::pod_port(pod, namespace, keys::DEFAULT_PROVIDER)
+                let provider = row.id("provider").unwrap_or(keys::DEFAULT_PROVIDER);
+                row.name() == names::pod_port(pod, namespace, provider)
             }),
             None => {
                 let node = row.name().strip_prefix("node-").is_some_and(|node| !node.is_empty());

@@ -215,6 +215,7 @@ pub enum Kind {
     Vip,
     StatefulSet,
     Deployment,
+    Nad,
     /// A kind of kubeovn.io that this version does not act on yet, by plural.
     Other(&'static str),
 }
@@ -255,6 +256,7 @@ impl fmt::Display for ObjectRef {
             Kind::Vip => "Vip",
             Kind::StatefulSet => "StatefulSet",
             Kind::Deployment => "Deployment",
+            Kind::Nad => "NetworkAttachmentDefinition",
         };
         if self.namespace.is_empty() {
             write!(f, "{kind} {}", self.name)

@@ -130,6 +130,27 @@ pub struct Workload {
     pub template: StringMap,
 }
 
+/// What a NetworkAttachmentDefinition makes of an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NadKind {
+    /// A port of OVN, plugged by our CNI.
+    Ovn,
+    /// Another CNI's interface with an address of ours.
+    Ipam,
+    /// None of our business.
+    #[default]
+    Other,
+}
+
+/// A NetworkAttachmentDefinition.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nad {
+    /// Metadata.
+    pub meta: Meta,
+    /// What its configuration says.
+    pub kind: NadKind,
+}
+
 /// An object of a kind that this version does not act on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Other {
@@ -155,6 +176,7 @@ pub enum Object {
     Vip(Arc<Vip>),
     /// [`Kind::StatefulSet`] or [`Kind::Deployment`].
     Workload(Kind, Arc<Workload>),
+    Nad(Arc<Nad>),
     Other(&'static str, Arc<Other>),
 }
 
@@ -171,6 +193,7 @@ impl Object {
             Self::IpPool(o) => &o.meta,
             Self::Vip(o) => &o.meta,
             Self::Workload(_, o) => &o.meta,
+            Self::Nad(o) => &o.meta,
             Self::Other(_, o) => &o.meta,
         }
     }
@@ -187,6 +210,7 @@ impl Object {
             Self::IpPool(_) => Kind::IpPool,
             Self::Vip(_) => Kind::Vip,
             Self::Workload(kind, _) => *kind,
+            Self::Nad(_) => Kind::Nad,
             Self::Other(plural, _) => Kind::Other(plural),
         }
     }

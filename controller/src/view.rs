@@ -60,7 +60,7 @@ impl UnitKey {
             Kind::Ip => Self::Ip(name),
             Kind::IpPool => Self::IpPool(name),
             Kind::Vip => Self::Vip(name),
-            Kind::StatefulSet | Kind::Deployment => return None,
+            Kind::StatefulSet | Kind::Deployment | Kind::Nad => return None,
             Kind::Other(plural) => Self::Other(plural, object.namespace.clone(), name),
         })
     }
@@ -85,6 +85,8 @@ pub struct PodView {
     pub owner: Option<(Arc<str>, Arc<str>)>,
     /// Annotations of its IP object by which its address is kept after it.
     pub kept: StringMap,
+    /// It names networks beside the default one, or has been on some.
+    pub networks: bool,
 }
 
 /// Projection of a node.
@@ -132,6 +134,32 @@ pub fn is_ovn_provider(provider: &str) -> bool {
     let mut parts = provider.split('.');
     provider == crds::keys::DEFAULT_PROVIDER
         || (parts.clone().count() == 3 && parts.next_back() == Some(crds::keys::DEFAULT_PROVIDER))
+}
+
+/// One interface of a pod beside the default one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Its provider, which scopes annotations and names (contract §2.1).
+    pub provider: Arc<str>,
+    /// Its port, also the name of its IP object.
+    pub port: Arc<str>,
+    /// It is a port of OVN; otherwise another CNI plugs it and only the address is ours.
+    pub ovn: bool,
+    /// What users ask for, under the keys of the default interface.
+    pub requests: StringMap,
+}
+
+/// The interfaces of a pod that names networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interfaces {
+    /// It has the default interface too.
+    pub default: bool,
+    /// The others.
+    pub list: Vec<Interface>,
+    /// Why one of them can't be made.
+    pub problem: Option<Arc<str>>,
+    /// Annotations of interfaces that it has no more.
+    pub stale: Vec<Arc<str>>,
 }
 
 /// Projection of an IPPool.
@@ -338,6 +366,8 @@ pub trait View {
     /// UID of the IP object of that name that exists while no port needs it, or
     /// while it is being deleted.
     fn orphan_ip(&self, name: &str) -> Option<Arc<str>>;
+    /// Interfaces of a pod that names networks.
+    fn interfaces(&self, namespace: &str, name: &str) -> Option<Arc<Interfaces>>;
     /// An IPPool.
     fn ippool(&self, name: &str) -> Option<Arc<IpPoolView>>;
     /// Usage of an IPPool.

@@ -26,6 +26,11 @@ pub fn provider_network_key(network: &str, name: &str) -> String {
     format!("{network}.provider-network.kubernetes.io/{name}")
 }
 
+/// Pod: networks beside the default one (Multus), JSON or `ns/name@interface,…`.
+pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
+/// Pod: the network that replaces the default one (Multus).
+pub const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
+
 macro_rules! keys {
     ($($(#[$meta:meta])* $name:ident = $key:literal;)*) => {
         $($(#[$meta])* pub const $name: &str = concat!("ovn.kubernetes.io/", $key);)*

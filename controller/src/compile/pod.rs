@@ -1,4 +1,4 @@
-//! A pod's default interface: its port, its memberships, its IP object, its
+//! A pod's interfaces, the default one and others: port, its memberships, its IP object, its
 //! annotations (contract §2.1, §3.2, §4.2).
 //!
 //! Nothing here is a trigger of a full recompute in OVN, and the cost does not
@@ -17,36 +17,104 @@ use super::{dhcp, rows};
 use crate::facts::{EventFact, Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey, Table};
 use crate::io::Config;
 use crate::ipam::is_machine;
-use crate::view::{Lease, LeaseState, PodView, SubnetView, View};
+use crate::view::{Interface, Lease, LeaseState, PodView, SubnetView, View};
+
+/// One interface as the functions below see it.
+struct Nic<'a> {
+    namespace: &'a Arc<str>,
+    name: &'a Arc<str>,
+    pod: &'a PodView,
+    /// `ovn` for the default one.
+    provider: &'a str,
+    /// A port of OVN.
+    ovn: bool,
+}
 
 pub(super) fn compile(view: &dyn View, namespace: &Arc<str>, name: &Arc<str>) -> Facts {
     let mut facts = Facts::default();
     let Some(pod) = view.pod(namespace, name).filter(|pod| pod.wants_network) else { return facts };
     let object = ObjectRef::namespaced(Kind::Pod, namespace.clone(), name.clone());
-    let machine = pod.owner.as_ref().filter(|(kind, _)| is_machine(kind)).map(|(_, machine)| machine);
-    let lease = view.lease(&names::pod_port(name, namespace, keys::DEFAULT_PROVIDER));
-    if let LeaseState::Refused(reason, message) = &lease {
-        rows::warning(&mut facts, &object, &pod.uid, reason, message);
+    let interfaces = if pod.networks { view.interfaces(namespace, name) } else { None };
+    let mut told = Vec::new();
+    if interfaces.as_ref().is_none_or(|interfaces| interfaces.default) {
+        let machine = pod.owner.as_ref().filter(|(kind, _)| is_machine(kind)).map(|(_, machine)| machine);
+        let port = names::pod_port(name, namespace, keys::DEFAULT_PROVIDER);
+        match machine {
+            Some(machine) => {
+                refusal(view, &object, &pod, &port, &mut facts);
+                let port = names::pod_port(machine, namespace, keys::DEFAULT_PROVIDER);
+                facts.keeps.push(Keep::Row(RowKey::new(Table::LogicalSwitchPort, port)));
+            }
+            None => {
+                let provider = keys::DEFAULT_PROVIDER;
+                let nic = Nic { namespace, name, pod: &pod, provider, ovn: true };
+                told.extend(interface(view, &object, &nic, &port, &mut facts));
+            }
+        }
     }
-    if let Some(machine) = machine {
-        let port = names::pod_port(machine, namespace, keys::DEFAULT_PROVIDER);
-        facts.keeps.push(Keep::Row(RowKey::new(Table::LogicalSwitchPort, port)));
-        return facts;
+    if let Some(interfaces) = &interfaces {
+        if let Some(problem) = &interfaces.problem {
+            rows::warning(&mut facts, &object, &pod.uid, "ValidatePodNetworkFailed", problem);
+        }
+        for Interface { provider, port, ovn, requests } in &interfaces.list {
+            // Requests of an interface stand under the keys of the default one.
+            let pod = PodView { requests: requests.clone(), ..(*pod).clone() };
+            let nic = Nic { namespace, name, pod: &pod, provider, ovn: *ovn };
+            told.extend(interface(view, &object, &nic, port, &mut facts));
+        }
+        if !interfaces.stale.is_empty() {
+            let gone = interfaces.stale.iter().map(|key| (key.clone(), None)).collect();
+            rows::kube(&mut facts, &object, &pod.uid, Gate::Committed, Fields::Annotations(gone));
+        }
     }
-    let LeaseState::Held(lease) = &lease else { return facts };
-    let Some(subnet) = view.subnet(&lease.subnet).filter(|subnet| subnet.supported) else {
+    if !told.is_empty() {
+        // Contract §8.8. Publish says it only to pods that it writes to, so a restart
+        // repeats none.
+        facts.events.push(EventFact {
+            object,
+            uid: Some(pod.uid.clone()),
+            warning: false,
+            reason: "PodNetworkAllocated".into(),
+            message: told.join("; ").into(),
+            gate: Gate::Committed,
+        });
+    }
+    facts
+}
+
+fn refusal(view: &dyn View, object: &ObjectRef, pod: &PodView, port: &str, facts: &mut Facts) {
+    if let LeaseState::Refused(reason, message) = view.lease(port) {
+        rows::warning(facts, object, &pod.uid, &reason, &message);
+    }
+}
+
+/// States one interface; says what the pod's event has about it once it is complete.
+fn interface(
+    view: &dyn View,
+    object: &ObjectRef,
+    nic: &Nic<'_>,
+    port: &str,
+    facts: &mut Facts,
+) -> Option<String> {
+    let pod = nic.pod;
+    refusal(view, object, pod, port, facts);
+    let LeaseState::Held(lease) = view.lease(port) else { return None };
+    let subnet = view.subnet(&lease.subnet).filter(|subnet| subnet.supported || !nic.ovn);
+    let Some(subnet) = subnet else {
         // The subnet is on its way back, or became one that this version lacks.
         facts.keeps.push(Keep::Row(RowKey::new(Table::LogicalSwitchPort, &*lease.port)));
-        return facts;
+        return None;
     };
     let placed = !pod.node.is_empty() && view.node(&pod.node).is_some();
-    logical_port(view, &pod, (namespace, name), &subnet, lease, &mut facts);
-    if placed {
-        memberships(view.config(), &pod, &subnet, lease, &mut facts);
+    if nic.ovn {
+        logical_port(view, nic, &subnet, &lease, facts);
+        if placed {
+            memberships(view.config(), pod, &subnet, &lease, facts);
+        }
     }
     let owner = rows::IpOwner {
-        namespace,
-        pod: name,
+        namespace: nic.namespace,
+        pod: nic.name,
         pod_type: pod.owner.as_ref().map_or("", |(kind, _)| kind),
         node: &pod.node,
         annotations: &pod.kept,
@@ -55,47 +123,27 @@ pub(super) fn compile(view: &dyn View, namespace: &Arc<str>, name: &Arc<str>) ->
         object: ObjectRef::cluster(Kind::Ip, lease.port.clone()),
         uid: None,
         gate: Gate::Now,
-        fields: Fields::Object(rows::ip_object(lease, &owner, None)),
+        fields: Fields::Object(rows::ip_object(&lease, &owner, None)),
     });
-    if !pod.terminating && subnet.invalid.is_none() {
-        let fields = annotations(view, &pod, &subnet, lease, placed);
-        rows::kube(&mut facts, &object, &pod.uid, Gate::Committed, fields);
-        if placed {
-            allocated(&object, &pod, lease, &mut facts);
-        }
+    if pod.terminating || subnet.invalid.is_some() {
+        return None;
     }
-    facts
+    let fields = annotations(view, nic, &subnet, &lease, placed);
+    rows::kube(facts, object, &pod.uid, Gate::Committed, fields);
+    placed.then(|| {
+        format!(
+            "provider={} subnet={} ip={} mac={} logicalSwitchPort={}",
+            nic.provider,
+            lease.subnet,
+            rows::joined(&lease, ","),
+            lease.mac,
+            lease.port
+        )
+    })
 }
 
-/// The event of contract §8.8. Publish says it only to pods that it writes to, so a
-/// restart repeats none.
-fn allocated(object: &ObjectRef, pod: &PodView, lease: &Lease, facts: &mut Facts) {
-    let message = format!(
-        "provider={} subnet={} ip={} mac={} logicalSwitchPort={}",
-        keys::DEFAULT_PROVIDER,
-        lease.subnet,
-        rows::joined(lease, ","),
-        lease.mac,
-        lease.port
-    );
-    facts.events.push(EventFact {
-        object: object.clone(),
-        uid: Some(pod.uid.clone()),
-        warning: false,
-        reason: "PodNetworkAllocated".into(),
-        message: message.into(),
-        gate: Gate::Committed,
-    });
-}
-
-fn logical_port(
-    view: &dyn View,
-    pod: &PodView,
-    (namespace, name): (&str, &str),
-    subnet: &SubnetView,
-    lease: &Lease,
-    facts: &mut Facts,
-) {
+fn logical_port(view: &dyn View, nic: &Nic<'_>, subnet: &SubnetView, lease: &Lease, facts: &mut Facts) {
+    let pod = nic.pod;
     let on = |key: &str| pod.requests.get(key).is_some_and(|value| &**value == "true");
     let address = rows::port_address(lease);
     let vips: Vec<&str> = pod
@@ -117,9 +165,12 @@ fn logical_port(
     if on(keys::LAYER2_FORWARD) {
         addresses.push("unknown".into());
     }
-    let id = format!("{namespace}/{name}");
+    let id = format!("{}/{}", nic.namespace, nic.name);
     let vips = vips.join(",");
     let mut ids = vec![("ls", &*lease.subnet), ("pod", &*id)];
+    if nic.provider != keys::DEFAULT_PROVIDER {
+        ids.push(("provider", nic.provider));
+    }
     if !vips.is_empty() {
         ids.extend([("vips", &*vips), ("attach-vips", "true")]);
     }
@@ -152,21 +203,31 @@ fn memberships(config: &Config, pod: &PodView, subnet: &SubnetView, lease: &Leas
 /// Written once. Without a node the marker is `allocated`; with one it is
 /// `routed`, which the daemon waits for, so that a pod told its address earlier
 /// gets exactly the missing key.
-fn annotations(view: &dyn View, pod: &PodView, subnet: &SubnetView, lease: &Lease, placed: bool) -> Fields {
-    let nic = pod.requests.get(keys::POD_NIC_TYPE).filter(|nic| !nic.is_empty());
-    let values = [
-        (keys::ALLOCATED, "true"),
-        (keys::IP_ADDRESS, &rows::joined(lease, ",")),
-        (keys::MAC_ADDRESS, &lease.mac),
-        (keys::CIDR, &subnet.spec.cidr_block),
-        (keys::GATEWAY, &subnet.spec.gateway),
-        (keys::LOGICAL_SWITCH, &lease.subnet),
-        (keys::LOGICAL_ROUTER, &subnet.spec.vpc),
-        (keys::POD_NIC_TYPE, nic.unwrap_or(&view.config().pod_nic_type)),
-    ];
-    let routed = placed.then_some((keys::ROUTED, "true"));
-    let values: BTreeMap<_, _> =
-        values.into_iter().chain(routed).map(|(key, value)| (key.into(), value.into())).collect();
-    let marker = if placed { keys::ROUTED } else { keys::ALLOCATED };
-    Fields::AnnotationsOnce { marker: marker.into(), values }
+fn annotations(view: &dyn View, nic: &Nic<'_>, subnet: &SubnetView, lease: &Lease, placed: bool) -> Fields {
+    let kind = nic.pod.requests.get(keys::POD_NIC_TYPE).filter(|kind| !kind.is_empty());
+    let key = |default: &'static str| -> Arc<str> {
+        match default.strip_prefix("ovn.kubernetes.io/") {
+            Some(name) if nic.provider != keys::DEFAULT_PROVIDER => keys::pod_key(nic.provider, name).into(),
+            _ => default.into(),
+        }
+    };
+    let mut values: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::from([
+        (key(keys::ALLOCATED), "true".into()),
+        (key(keys::IP_ADDRESS), rows::joined(lease, ",").into()),
+        (key(keys::MAC_ADDRESS), lease.mac.clone()),
+        (key(keys::CIDR), subnet.spec.cidr_block.as_str().into()),
+        (key(keys::GATEWAY), subnet.spec.gateway.as_str().into()),
+    ]);
+    if nic.ovn {
+        let kind = kind.cloned().unwrap_or_else(|| view.config().pod_nic_type.clone());
+        values.insert(key(keys::LOGICAL_SWITCH), lease.subnet.clone());
+        values.insert(key(keys::LOGICAL_ROUTER), subnet.spec.vpc.as_str().into());
+        values.insert(key(keys::POD_NIC_TYPE), kind);
+    }
+    // Another CNI's interface has no route stage (contract §2.1).
+    let marker = if placed && nic.ovn { keys::ROUTED } else { keys::ALLOCATED };
+    if marker == keys::ROUTED {
+        values.insert(key(keys::ROUTED), "true".into());
+    }
+    Fields::AnnotationsOnce { marker: key(marker), values }
 }

@@ -10,8 +10,8 @@ use ovsdb::Schema;
 use crate::facts::RowKey;
 use crate::io::Config;
 use crate::view::{
-    IpPoolView, KeptView, LeaseState, NodeView, Overlay, PodView, PoolUsage, Selecting, SubnetView, Usage,
-    View, VipView, VpcView,
+    Interfaces, IpPoolView, KeptView, LeaseState, NodeView, Overlay, PodView, PoolUsage, Selecting,
+    SubnetView, Usage, View, VipView, VpcView,
 };
 use crate::world::{ReadKey, World};
 
@@ -110,6 +110,10 @@ impl View for Recorder<'_> {
     fn other(&self, plural: &'static str, namespace: &str, name: &str) -> Option<Arc<str>> {
         self.note(ReadKey::Other(plural, namespace.into(), name.into()));
         self.world.other(plural, namespace, name)
+    }
+    fn interfaces(&self, namespace: &str, name: &str) -> Option<Arc<Interfaces>> {
+        self.note(ReadKey::Interfaces(namespace.into(), name.into()));
+        self.world.interfaces(namespace, name)
     }
     fn ippool(&self, name: &str) -> Option<Arc<IpPoolView>> {
         self.note(ReadKey::IpPool(name.into()));

@@ -8,6 +8,7 @@
 //! for how long, `vips` for whom.
 
 mod adoption;
+mod attachments;
 mod database;
 mod mishaps;
 mod networks;

@@ -36,6 +36,16 @@ impl Resource {
         Self { kind, base, plural, api_version: "apps/v1", name, namespaced, status_subresource }
     }
 
+    const NAD: Self = Self {
+        kind: Kind::Nad,
+        base: "/apis/k8s.cni.cncf.io/v1",
+        plural: "network-attachment-definitions",
+        api_version: "k8s.cni.cncf.io/v1",
+        name: "NetworkAttachmentDefinition",
+        namespaced: true,
+        status_subresource: false,
+    };
+
     fn custom(kind: Kind, info: &crds::KindInfo) -> Self {
         Self {
             kind,
@@ -58,6 +68,7 @@ impl Resource {
             Kind::Vpc => "vpcs",
             Kind::StatefulSet => return Some(Self::apps(kind, "statefulsets", "StatefulSet")),
             Kind::Deployment => return Some(Self::apps(kind, "deployments", "Deployment")),
+            Kind::Nad => return Some(Self::NAD),
             Kind::Ip => "ips",
             Kind::IpPool => "ippools",
             Kind::Vip => "vips",
@@ -67,7 +78,7 @@ impl Resource {
     }
 
     /// All kinds that the controller watches: pods, nodes, namespaces, workloads that
-    /// keep addresses, and every kind of kubeovn.io.
+    /// keep addresses, networks of Multus, and every kind of kubeovn.io.
     pub fn watched() -> Vec<Self> {
         let mut all = vec![
             Self::core(Kind::Namespace, "namespaces", "Namespace", false),
@@ -75,6 +86,7 @@ impl Resource {
             Self::core(Kind::Pod, "pods", "Pod", true),
             Self::apps(Kind::StatefulSet, "statefulsets", "StatefulSet"),
             Self::apps(Kind::Deployment, "deployments", "Deployment"),
+            Self::NAD,
         ];
         all.extend(crds::KINDS.iter().map(|info| {
             let kind = match info.plural {
@@ -137,7 +149,7 @@ mod tests {
     #[test]
     fn every_kind_of_the_group_is_watched_once() {
         let watched = Resource::watched();
-        assert_eq!(watched.len(), crds::KINDS.len() + 5);
+        assert_eq!(watched.len(), crds::KINDS.len() + 6);
         for resource in &watched {
             assert_eq!(Resource::of(resource.kind).as_ref(), Some(resource));
             assert_eq!(Resource::find(resource.name).as_ref(), Some(resource));

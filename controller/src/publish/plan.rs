@@ -56,7 +56,11 @@ impl Observed {
                 let conditions = value(serde_json::to_value(&o.conditions));
                 json::set(&mut content, &["status", "conditions"], conditions);
             }
-            Object::Pod(_) | Object::Node(_) | Object::Namespace(_) | Object::Workload(..) => {}
+            Object::Pod(_)
+            | Object::Node(_)
+            | Object::Namespace(_)
+            | Object::Workload(..)
+            | Object::Nad(_) => {}
         }
         Self {
             uid: meta.uid.to_string(),
@@ -302,7 +306,7 @@ fn has_status_subresource(kind: Kind) -> bool {
         | Kind::IpPool
         | Kind::StatefulSet
         | Kind::Deployment => true,
-        Kind::Ip | Kind::Vip => false,
+        Kind::Ip | Kind::Vip | Kind::Nad => false,
         Kind::Other(plural) => crds::KINDS
             .iter()
             .find(|info| info.plural == plural)

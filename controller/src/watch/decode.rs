@@ -15,7 +15,9 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use crate::facts::Kind;
-use crate::objects::{Custom, Meta, Namespace, Node, Object, Other, Owner, Pod, StringMap, Workload};
+use crate::objects::{
+    Custom, Meta, Nad, NadKind, Namespace, Node, Object, Other, Owner, Pod, StringMap, Workload,
+};
 
 /// An object that can't be projected. It is logged, counted and skipped.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -122,6 +124,27 @@ struct WireRolling {
 #[serde(default)]
 struct WireTemplate {
     metadata: Option<WireMeta>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WireNad {
+    config: Option<String>,
+}
+
+/// What a CNI configuration (one plug-in, or a list of them) has to do with us.
+fn nad_kind(config: &str) -> NadKind {
+    let config: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
+    let listed = config.get("plugins").and_then(|plugins| plugins.as_array());
+    let plugins: Vec<&serde_json::Value> = listed.map_or_else(|| vec![&config], |list| list.iter().collect());
+    let is = |value: Option<&serde_json::Value>| value.is_some_and(|value| value == "kube-ovn");
+    if plugins.iter().any(|plugin| is(plugin.get("type"))) {
+        NadKind::Ovn
+    } else if plugins.iter().any(|plugin| is(plugin.pointer("/ipam/type"))) {
+        NadKind::Ipam
+    } else {
+        NadKind::Other
+    }
 }
 
 /// A number of pods, or a share of the replicas (Kubernetes' default is 25%).
@@ -357,6 +380,10 @@ impl Decoder {
             }
             Kind::IpPool => Object::IpPool(Arc::new(custom(meta, &wire.spec, &wire.status, &bad)?)),
             Kind::Vip => Object::Vip(Arc::new(custom(meta, &wire.spec, &wire.status, &bad)?)),
+            Kind::Nad => {
+                let spec: WireNad = part(wire.spec).map_err(|error| bad("spec", error))?;
+                Object::Nad(Arc::new(Nad { meta, kind: nad_kind(&spec.config.unwrap_or_default()) }))
+            }
             kind @ (Kind::StatefulSet | Kind::Deployment) => {
                 let spec: WireWorkload = part(wire.spec).map_err(|error| bad("spec", error))?;
                 Object::Workload(kind, Arc::new(self.workload(kind, meta, spec)))
@@ -489,6 +516,19 @@ mod tests {
         );
         let vlan = json!({"metadata": {"name": "v", "uid": "u"}, "spec": 7, "status": {"conditions": 3}});
         assert!(matches!(decode(Kind::Other("vlans"), vlan).unwrap(), Object::Other("vlans", _)));
+    }
+
+    #[rstest]
+    #[case(r#"{"type":"kube-ovn"}"#, NadKind::Ovn)]
+    #[case(r#"{"plugins":[{"type":"tuning"},{"type":"kube-ovn"}]}"#, NadKind::Ovn)]
+    #[case(r#"{"type":"macvlan","ipam":{"type":"kube-ovn"}}"#, NadKind::Ipam)]
+    #[case(r#"{"type":"macvlan","ipam":{"type":"dhcp"}}"#, NadKind::Other)]
+    #[case("not JSON", NadKind::Other)]
+    fn definitions_are_ours_or_not(#[case] config: &str, #[case] kind: NadKind) {
+        let object =
+            json!({"metadata": {"name": "a", "namespace": "b", "uid": "u"}, "spec": {"config": config}});
+        let Object::Nad(nad) = decode(Kind::Nad, object).unwrap() else { panic!() };
+        assert_eq!(nad.kind, kind);
     }
 
     #[rstest]

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use crds::{keys, net};
 
 use super::leases::Owner;
-use super::{World, project, retain};
+use super::{World, attachments, project, retain};
 use crate::facts::Kind;
-use crate::ipam::{self, Error, PoolRequest, Request, entry_of, pool_request};
+use crate::ipam::{self, Choice, Error, PoolRequest, Request, entry_of, pool_request};
 use crate::objects::Meta;
 
 /// A request, and the port whose lease is handed over if it has one.
@@ -64,6 +64,10 @@ impl World {
                 self.ask_for_vip(name, request).map(|request| request.map(|request| (request, None))).into()
             }
             Owner::Pod(namespace, name) => self.ask_pod(port, namespace, name, meta, request).into(),
+            Owner::Attachment(namespace, name, provider) => self
+                .ask_attachment((namespace, name, provider), meta, request)
+                .map(|request| request.map(|request| (request, None)))
+                .into(),
         };
         // Subnets that we make ourselves are on their way.
         let ours = [&self.config.node_switch, &self.config.default_ls];
@@ -133,14 +137,7 @@ impl World {
             match pool_request(text(keys::IP_POOL))? {
                 PoolRequest::Named(pool) => self.named_pool(&mut request, pool, chosen)?,
                 PoolRequest::List(list) => {
-                    let set = retain::workload_of(meta).filter(|(key, _)| key.0 == Kind::StatefulSet);
-                    match set.and_then(|_| retain::ordinal(name)) {
-                        Some(ordinal) => {
-                            let entry = entry_of(&list, ordinal)?;
-                            (request.v4, request.v6) = (entry.v4, entry.v6);
-                        }
-                        None => request.choices = list,
-                    }
+                    list_of(&mut request, meta, name, list)?;
                     others(&mut request.subnets);
                 }
             }
@@ -149,6 +146,55 @@ impl World {
         }
         let from = self.spare_of(meta, &request);
         Ok(Some((request, from)))
+    }
+
+    /// An interface beside the default one. Pools of the namespace do not concern it.
+    fn ask_attachment(
+        &self,
+        (namespace, name, provider): (&Arc<str>, &Arc<str>, &Arc<str>),
+        meta: &Meta,
+        mut request: Request,
+    ) -> Result<Option<Request>, Error> {
+        let Some(pod) = self.pod(namespace, name) else { return Ok(None) };
+        let told = attachments::told(meta, provider);
+        if !told && (pod.node.is_empty() || pod.terminating) {
+            return Ok(None);
+        }
+        if told {
+            let value = |key: &str| meta.annotations.get(&*keys::pod_key(provider, key)).map(|text| &**text);
+            let switch = value("logical_switch").unwrap_or_default();
+            request.subnets = match switch {
+                "" => self.subnets_of_provider(provider),
+                switch => vec![switch.into()],
+            };
+            let mac = value("mac_address");
+            return request.with_annotations(value("ip_address"), mac, value("ip_family")).map(Some);
+        }
+        let Some(interface) = self.interface(namespace, name, provider) else { return Ok(None) };
+        if let Some(error) = ipam::unsupported(&interface.requests, pod.owner.as_ref()) {
+            return Err(error);
+        }
+        let text = |key: &str| interface.requests.get(key).map_or("", |value| value.trim());
+        let switch = text(keys::LOGICAL_SWITCH);
+        request.subnets = match switch {
+            "" => self.subnets_of_provider(provider),
+            switch => vec![switch.into()],
+        };
+        if request.subnets.is_empty() {
+            return Err(Error::InvalidRequest(format!(
+                "no subnet has provider {provider}; create one, or name a subnet in annotation \
+                 {provider}.kubernetes.io/logical_switch"
+            )));
+        }
+        let mac = Some(text(keys::MAC_ADDRESS));
+        request = request.with_annotations(Some(text(keys::IP_ADDRESS)), mac, Some(text(keys::IP_FAMILY)))?;
+        if text(keys::IP_ADDRESS).is_empty() && !text(keys::IP_POOL).is_empty() {
+            match pool_request(text(keys::IP_POOL))? {
+                PoolRequest::Named(pool) => self.named_pool(&mut request, pool, !switch.is_empty())?,
+                PoolRequest::List(list) => list_of(&mut request, meta, name, list)?,
+            }
+        }
+        Ok(Some(request))
     }
 
     /// Annotation `ip_pool` names a pool: its subnet, unless the pod names another.
@@ -222,6 +268,19 @@ impl World {
         let usable: Vec<_> = bound.iter().filter(usable).cloned().collect();
         if usable.is_empty() { bound.to_vec() } else { usable }
     }
+}
+
+/// A list of addresses: a StatefulSet's pod has the entry of its ordinal.
+fn list_of(request: &mut Request, meta: &Meta, name: &str, list: Vec<Choice>) -> Result<(), Error> {
+    let set = retain::workload_of(meta).filter(|(key, _)| key.0 == Kind::StatefulSet);
+    match set.and_then(|_| retain::ordinal(name)) {
+        Some(ordinal) => {
+            let entry = entry_of(&list, ordinal)?;
+            (request.v4, request.v6) = (entry.v4, entry.v6);
+        }
+        None => request.choices = list,
+    }
+    Ok(())
 }
 
 /// What an object that was told its address has.

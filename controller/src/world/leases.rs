@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crds::{keys, names};
 
 use super::ask::{Ask, Demand};
-use super::{ReadKey, World, project, retain};
+use super::{ReadKey, World, attachments, project, retain};
 use crate::ipam::{Error, Family, Ipam, Request, mac};
 use crate::objects::{Ip, Meta};
 use crate::view::{Lease, LeaseState};
@@ -24,6 +24,8 @@ pub(super) enum Owner {
     Pod(Arc<str>, Arc<str>),
     Node(Arc<str>),
     Vip(Arc<str>),
+    /// An interface beside the default one: namespace and name of the pod, provider.
+    Attachment(Arc<str>, Arc<str>, Arc<str>),
 }
 
 /// Why a port has no address, and which subnets might help.
@@ -114,7 +116,9 @@ impl Book {
 impl World {
     pub(super) fn want_pod(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
         let port: Arc<str> = names::pod_port(name, namespace, keys::DEFAULT_PROVIDER).into();
-        if self.pod(namespace, name).is_some_and(|pod| pod.wants_network) {
+        let interfaces = self.interfaces(namespace, name);
+        let replaced = interfaces.is_some_and(|interfaces| !interfaces.default);
+        if !replaced && self.pod(namespace, name).is_some_and(|pod| pod.wants_network) {
             self.note_owner_of(&port, namespace, name);
             self.leases.wanted.insert(port.clone(), Owner::Pod(namespace.clone(), name.clone()));
         } else {
@@ -146,8 +150,7 @@ impl World {
     /// (its subnet is broken, or not one that this version serves).
     fn reckon_kept(&mut self, port: &Arc<str>) {
         let elsewhere = self.ips.get(port).is_some_and(|ip| belongs_elsewhere(ip));
-        let owner = self.leases.wanted.get(port).and_then(|owner| self.owner_meta(owner));
-        let told = owner.is_some_and(project::allocated);
+        let told = self.told(port);
         let held = matches!(self.leases.state(&self.ipam, port), LeaseState::Held(_));
         let kept = elsewhere || (told && !held);
         let changed =
@@ -211,7 +214,9 @@ impl World {
 
     pub(super) fn owner_meta(&self, owner: &Owner) -> Option<&Meta> {
         match owner {
-            Owner::Pod(namespace, name) => Some(&self.stored_pod(namespace, name)?.object.meta),
+            Owner::Pod(namespace, name) | Owner::Attachment(namespace, name, _) => {
+                Some(&self.stored_pod(namespace, name)?.object.meta)
+            }
             Owner::Node(name) => Some(&self.nodes.get(name)?.object.meta),
             Owner::Vip(name) => Some(&self.vips.objects.get(name)?.meta),
         }
@@ -219,8 +224,12 @@ impl World {
 
     /// The owner of a port was told its address.
     pub(super) fn told(&self, port: &str) -> bool {
-        let owner = self.leases.wanted.get(port).and_then(|owner| self.owner_meta(owner));
-        owner.is_some_and(project::allocated)
+        let Some(owner) = self.leases.wanted.get(port) else { return false };
+        let Some(meta) = self.owner_meta(owner) else { return false };
+        match owner {
+            Owner::Attachment(_, _, provider) => attachments::told(meta, provider),
+            _ => project::allocated(meta),
+        }
     }
 
     /// Brings every queued port's lease in line. Only a leader (`give`) draws new
@@ -258,8 +267,7 @@ impl World {
         let Some(lease) = self.ips.get(port).and_then(|ip| self.of_ip(ip)) else { return };
         let held = self.ipam.lease(port);
         let differs = |held: &Lease| (&held.subnet, held.v4, held.v6) != (&lease.subnet, lease.v4, lease.v6);
-        let owner = self.leases.wanted.get(port).and_then(|owner| self.owner_meta(owner));
-        let better = owner.is_some_and(project::allocated) || self.leases.rows.contains(port);
+        let better = self.told(port) || self.leases.rows.contains(port);
         if !give && !better && held.is_some_and(|held| differs(held)) {
             self.ipam.release(port);
             self.changed.insert(ReadKey::Lease(port.clone()));
@@ -462,17 +470,20 @@ fn is_ours(ip: &Ip) -> bool {
     !retain::reserved(ip) && !belongs_elsewhere(ip)
 }
 
-/// Objects of attachments, virtual machines and virtual addresses belong to
-/// features of their own, whose owners this version can't see: they and their rows
-/// stay.
+/// Objects of virtual machines belong to a feature of its own, whose owners this
+/// version can't see, and so do objects whose name is not their pod's: they and their
+/// rows stay.
 fn belongs_elsewhere(ip: &Ip) -> bool {
     let spec = &ip.spec;
-    let expected = if spec.namespace.is_empty() {
-        names::node_port(&spec.pod_name)
+    let named = if spec.namespace.is_empty() {
+        *ip.meta.name == *names::node_port(&spec.pod_name)
     } else {
-        names::pod_port(&spec.pod_name, &spec.namespace, keys::DEFAULT_PROVIDER)
+        let default = names::pod_port(&spec.pod_name, &spec.namespace, keys::DEFAULT_PROVIDER);
+        let rest = ip.meta.name.strip_prefix(&*default);
+        // An attachment has its provider at the end.
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    spec.pod_type == "VirtualMachine" || *ip.meta.name != *expected
+    spec.pod_type == "VirtualMachine" || !named
 }
 
 pub(super) fn fits(lease: &Lease, request: &Request) -> bool {

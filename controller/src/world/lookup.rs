@@ -8,8 +8,8 @@ use crate::facts::{Kind, ObjectRef, RowKey};
 use crate::io::Config;
 use crate::objects::{Object, StringMap};
 use crate::view::{
-    IpPoolView, KeptView, LeaseState, NodeView, Overlay, PodView, PoolUsage, Selecting, SubnetView, Usage,
-    VipView, VpcView,
+    Interfaces, IpPoolView, KeptView, LeaseState, NodeView, Overlay, PodView, PoolUsage, Selecting,
+    SubnetView, Usage, VipView, VpcView,
 };
 
 impl World {
@@ -32,6 +32,12 @@ impl World {
             Kind::Ip => cluster(&mut self.ips.keys()),
             Kind::IpPool => cluster(&mut self.pools.objects.keys()),
             Kind::Vip => cluster(&mut self.vips.objects.keys()),
+            Kind::Nad => self
+                .attachments
+                .nads
+                .keys()
+                .map(|(ns, name)| ObjectRef::namespaced(kind, ns.clone(), name.clone()))
+                .collect(),
             Kind::StatefulSet | Kind::Deployment => self
                 .retention
                 .workloads
@@ -60,6 +66,10 @@ impl World {
             Kind::Ip => Object::Ip(self.ips.get(name)?.clone()),
             Kind::IpPool => Object::IpPool(self.pools.objects.get(name)?.clone()),
             Kind::Vip => Object::Vip(self.vips.objects.get(name)?.clone()),
+            Kind::Nad => {
+                let key = (object.namespace.clone(), name.clone());
+                Object::Nad(self.attachments.nads.get(&key)?.clone())
+            }
             kind @ (Kind::StatefulSet | Kind::Deployment) => {
                 let key = (kind, object.namespace.clone(), name.clone());
                 Object::Workload(kind, self.retention.workloads.get(&key)?.clone())
@@ -141,6 +151,10 @@ impl World {
     /// See [`crate::view::View::orphan_ip`].
     pub fn orphan_ip(&self, name: &str) -> Option<Arc<str>> {
         self.orphans.get(name).cloned()
+    }
+    /// See [`crate::view::View::interfaces`].
+    pub fn interfaces(&self, namespace: &str, name: &str) -> Option<Arc<Interfaces>> {
+        self.attachments.pods.get(&(namespace.into(), name.into())).cloned()
     }
     /// See [`crate::view::View::ippool`].
     pub fn ippool(&self, name: &str) -> Option<Arc<IpPoolView>> {

@@ -7,6 +7,7 @@
 //! with. Owned by the core, no locks, no I/O.
 
 mod ask;
+mod attachments;
 mod bindings;
 mod contest;
 mod leases;
@@ -40,7 +41,7 @@ pub use restore::PortRow;
 
 /// Kinds that must have been listed once before anything is compiled. Kinds that
 /// this version does not act on may be missing from the API server.
-pub const NEEDED: [Kind; 10] = [
+pub const NEEDED: [Kind; 11] = [
     Kind::Pod,
     Kind::Node,
     Kind::Namespace,
@@ -51,6 +52,7 @@ pub const NEEDED: [Kind; 10] = [
     Kind::Vip,
     Kind::StatefulSet,
     Kind::Deployment,
+    Kind::Nad,
 ];
 
 /// So many ports that hold addresses of a subnet on its way out are named.
@@ -85,6 +87,7 @@ pub struct World {
     pools: pools::Pools,
     vips: vips::Vips,
     retention: retain::Retention,
+    attachments: attachments::Attachments,
     others: BTreeMap<OtherKey, Arc<Other>>,
 
     node_names: Arc<BTreeSet<Arc<str>>>,
@@ -143,6 +146,7 @@ impl World {
             pools: pools::Pools::default(),
             vips: vips::Vips::default(),
             retention: retain::Retention::default(),
+            attachments: attachments::Attachments::default(),
             others: BTreeMap::new(),
             node_names: Arc::default(),
             vpc_subnets: BTreeMap::new(),
@@ -227,6 +231,7 @@ impl World {
             Object::Ip(ip) => self.set_ip(ip),
             Object::IpPool(pool) => self.set_pool(pool),
             Object::Vip(vip) => self.set_vip(vip),
+            Object::Nad(nad) => self.set_nad(nad),
             Object::Workload(kind, workload) => self.set_workload(kind, workload),
             Object::Other(plural, other) => {
                 let key = (plural, other.meta.namespace.clone(), other.meta.name.clone());
@@ -267,6 +272,7 @@ impl World {
             Kind::Ip => self.remove_ip(name),
             Kind::IpPool => self.remove_pool(name),
             Kind::Vip => self.remove_vip(name),
+            Kind::Nad => self.remove_nad(&(object.namespace.clone(), name.clone())),
             kind @ (Kind::StatefulSet | Kind::Deployment) => {
                 self.remove_workload(&(kind, object.namespace.clone(), name.clone()));
             }
@@ -385,6 +391,7 @@ impl World {
             _ => Arc::new(view),
         };
         self.pods.entry(namespace.clone()).or_default().insert(name.clone(), Stored { object: pod, view });
+        self.project_interfaces(&namespace, &name);
         if !same {
             self.changed.insert(ReadKey::Pod(namespace.clone(), name.clone()));
             self.want_pod(&namespace, &name);
@@ -405,6 +412,7 @@ impl World {
         }
         self.note_vips(namespace, name, Some(&stored.view), None);
         self.changed.insert(ReadKey::Pod(namespace.clone(), name.clone()));
+        self.project_interfaces(namespace, name);
         self.want_pod(namespace, name);
         if let Some(answering) = stored.object.meta.annotations.get(keys::AAPS) {
             self.note_answering(namespace, name, Some(&**answering), None);

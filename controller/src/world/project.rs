@@ -39,6 +39,19 @@ pub(crate) fn allocated(meta: &Meta) -> bool {
     meta.annotations.get(keys::ALLOCATED).is_some_and(|v| &**v == "true")
 }
 
+/// Providers beside the default one whose address the controller has written.
+pub(crate) fn told_providers(meta: &Meta) -> impl Iterator<Item = &str> {
+    let written = meta.annotations.iter().filter(|(_, value)| &***value == "true");
+    let providers = written.filter_map(|(key, _)| key.strip_suffix(".kubernetes.io/allocated"));
+    providers.filter(|provider| *provider != keys::DEFAULT_PROVIDER)
+}
+
+/// The pod names networks beside the default one, or has been on some.
+pub(crate) fn names_networks(meta: &Meta) -> bool {
+    let named = |key: &str| meta.annotations.get(key).is_some_and(|value| !value.trim().is_empty());
+    named(keys::NETWORKS) || named(keys::DEFAULT_NETWORK) || told_providers(meta).next().is_some()
+}
+
 /// Contract §3.1. A pod on its way out is alive until its grace period is over, so
 /// that its last packets go out; afterwards it isn't, so that the address comes
 /// back even if the node is lost.
@@ -70,6 +83,7 @@ pub(crate) fn pod(pod: &Pod, unix_s: i64) -> PodView {
         requests,
         owner: owner(&pod.meta),
         kept: super::retain::annotations(&pod.meta),
+        networks: names_networks(&pod.meta),
     }
 }
 

@@ -41,6 +41,8 @@ pub enum ReadKey {
     NamespaceSubnets(Arc<str>),
     /// [`crate::view::View::orphan_ip`].
     OrphanIp(Arc<str>),
+    /// [`crate::view::View::interfaces`].
+    Interfaces(Arc<str>, Arc<str>),
     /// [`crate::view::View::ippool`].
     IpPool(Arc<str>),
     /// [`crate::view::View::pool_usage`].
@@ -82,6 +84,7 @@ impl ReadKey {
             | Self::RowUuid(_)
             | Self::VipPorts(_)
             | Self::NamespaceSubnets(_)
+            | Self::Interfaces(..)
             | Self::PoolUsage(_)
             | Self::NamespacePools(_)
             | Self::Schema => return None,

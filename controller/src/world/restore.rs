@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use crds::{keys, net};
 
-use super::{ReadKey, World, project};
+use super::leases::Owner;
+use super::{ReadKey, World, attachments};
 use crate::ipam::mac;
 use crate::objects::{Ip, Meta};
 use crate::view::Lease;
@@ -38,7 +39,11 @@ impl World {
         let wanted = |port: &Arc<str>| self.leases.wanted.contains_key(port);
         let mut order: Vec<Lease> = Vec::new();
         for (port, owner) in &self.leases.wanted {
-            order.extend(self.owner_meta(owner).and_then(|meta| of_annotations(port, meta)));
+            let provider = match owner {
+                Owner::Attachment(_, _, provider) => provider,
+                _ => keys::DEFAULT_PROVIDER,
+            };
+            order.extend(self.owner_meta(owner).and_then(|meta| of_annotations(port, meta, provider)));
         }
         for vip in self.vips.objects.values().filter(|vip| !self.vips.used_by.contains_key(&vip.meta.name)) {
             order.extend(self.vip_told(vip));
@@ -109,7 +114,7 @@ impl World {
     /// its own; it inherits in [`World::settle_port`].
     fn served(&self, port: &Arc<str>) -> Arc<str> {
         let meta = self.leases.wanted.get(port).and_then(|owner| self.owner_meta(owner));
-        meta.filter(|meta| project::allocated(meta)).map(|meta| meta.uid.clone()).unwrap_or_default()
+        meta.filter(|_| self.told(port)).map(|meta| meta.uid.clone()).unwrap_or_default()
     }
 }
 
@@ -120,11 +125,19 @@ pub(super) fn lease(port: Arc<str>, subnet: &str, ips: &str, more: &str, mac: &s
     complete.then(|| Lease { port, subnet: subnet.into(), v4, v6, mac: mac.into(), owner: "".into() })
 }
 
-fn of_annotations(port: &Arc<str>, meta: &Meta) -> Option<Lease> {
-    if !project::allocated(meta) {
+fn of_annotations(port: &Arc<str>, meta: &Meta, provider: &str) -> Option<Lease> {
+    if !attachments::told(meta, provider) {
         return None;
     }
-    let value = |key: &str| meta.annotations.get(key).map_or("", |v| &**v);
+    let value = |key: &str| {
+        let value = match key.strip_prefix("ovn.kubernetes.io/") {
+            Some(name) if provider != keys::DEFAULT_PROVIDER => {
+                meta.annotations.get(&*keys::pod_key(provider, name))
+            }
+            _ => meta.annotations.get(key),
+        };
+        value.map_or("", |v| &**v)
+    };
     let lease = lease(
         port.clone(),
         value(keys::LOGICAL_SWITCH),

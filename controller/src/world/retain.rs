@@ -362,6 +362,10 @@ impl World {
         if ![lease.v4.map(Into::into), lease.v6.map(Into::into)].into_iter().flatten().all(inside) {
             return false;
         }
+        if subnet.spec.provider != keys::DEFAULT_PROVIDER {
+            // An attachment's subnet is its provider's.
+            return true;
+        }
         let asks = |key: &str| workload.template.get(key).map_or("", |text| text.trim());
         let switch = asks(keys::LOGICAL_SWITCH);
         if !switch.is_empty() {

@@ -22,8 +22,10 @@ use crate::view::{Lease, VipView};
 pub(super) struct Vips {
     pub(super) objects: ByName<Arc<Vip>>,
     pub(super) views: ByName<Arc<VipView>>,
-    /// Pod ports that carry a Vip's addresses.
+    /// Pod ports that carry a Vip's addresses, by Vip.
     pub(super) used_by: ByName<Arc<str>>,
+    /// The same by port.
+    carried: ByName<Arc<str>>,
     /// Pods that list a Vip in `aaps`, by its name: namespace and name.
     answering: ByName<BTreeSet<(Arc<str>, Arc<str>)>>,
     /// Which Vip has that port.
@@ -50,10 +52,20 @@ impl World {
 
     pub(super) fn remove_vip(&mut self, name: &Arc<str>) {
         self.vips.objects.remove(name);
-        self.vips.used_by.remove(name);
+        self.set_carrier(name, None);
+        self.want_vip(name);
         self.vips.views.remove(name);
         self.changed.insert(ReadKey::Vip(name.clone()));
-        self.want_vip(name);
+    }
+
+    fn set_carrier(&mut self, vip: &Arc<str>, port: Option<&Arc<str>>) {
+        if let Some(old) = self.vips.used_by.remove(vip) {
+            self.vips.carried.remove(&old);
+        }
+        if let Some(port) = port {
+            self.vips.used_by.insert(vip.clone(), port.clone());
+            self.vips.carried.insert(port.clone(), vip.clone());
+        }
     }
 
     /// The port by which a Vip's address is leased: of the subnet's provider.
@@ -65,14 +77,13 @@ impl World {
 
     fn want_vip(&mut self, name: &Arc<str>) {
         let port = self.vips.objects.get(name).map(|vip| self.vip_port(vip));
-        let old: Vec<Arc<str>> = {
-            let ports = self.vips.ports.iter().filter(|(at, of)| *of == name && Some(*at) != port.as_ref());
-            ports.map(|(at, _)| at.clone()).collect()
-        };
-        for port in old {
-            self.vips.ports.remove(&port);
-            self.leases.wanted.remove(&port);
-            self.leases.changed(port);
+        let old = self.vips.views.get(name).map(|view| view.port.clone());
+        if let Some(old) = old.filter(|old| Some(old) != port.as_ref())
+            && self.vips.ports.get(&old) == Some(name)
+        {
+            self.vips.ports.remove(&old);
+            self.leases.wanted.remove(&old);
+            self.leases.changed(old);
         }
         let Some(port) = port else { return };
         self.vips.ports.insert(port.clone(), name.clone());
@@ -116,6 +127,7 @@ impl World {
                 used.insert(name.into(), port.clone());
             }
         }
+        self.vips.carried = used.iter().map(|(vip, port)| (port.clone(), vip.clone())).collect();
         self.vips.used_by = used;
         for name in self.vips.objects.keys().cloned().collect::<Vec<_>>() {
             self.want_vip(&name);
@@ -159,7 +171,7 @@ impl World {
     /// A pod took over a Vip's lease.
     pub(super) fn vip_taken(&mut self, vip_port: &Arc<str>, by: &Arc<str>) {
         let Some(name) = self.vips.ports.get(vip_port).cloned() else { return };
-        self.vips.used_by.insert(name.clone(), by.clone());
+        self.set_carrier(&name, Some(by));
         self.want_vip(&name);
         self.project_vip(&name);
     }
@@ -167,9 +179,8 @@ impl World {
     /// The lease of a pod that carried a Vip goes back to the Vip. `false` when it
     /// carried none, or the Vip is gone.
     pub(super) fn vip_returns(&mut self, port: &Arc<str>) -> bool {
-        let name = self.vips.used_by.iter().find(|(_, user)| *user == port).map(|(name, _)| name.clone());
-        let Some(name) = name else { return false };
-        self.vips.used_by.remove(&name);
+        let Some(name) = self.vips.carried.get(port).cloned() else { return false };
+        self.set_carrier(&name, None);
         let vip = self.vips.objects.get(&name).filter(|vip| vip.meta.deleting_at.is_none()).cloned();
         let handed = vip.is_some_and(|vip| {
             let vip_port = self.vip_port(&vip);

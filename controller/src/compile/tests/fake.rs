@@ -7,8 +7,8 @@ use crate::facts::RowKey;
 use crate::io::Config;
 use crate::objects::StringMap;
 use crate::view::{
-    IpPoolView, KeptView, Lease, LeaseState, NodeView, Overlay, PodView, PoolUsage, Selecting, SubnetView,
-    UnitKey, Usage, View, VipView, VpcView,
+    Interfaces, IpPoolView, KeptView, Lease, LeaseState, NodeView, Overlay, PodView, PoolUsage, Selecting,
+    SubnetView, UnitKey, Usage, View, VipView, VpcView,
 };
 
 /// Which families the cluster has.
@@ -86,6 +86,7 @@ pub(crate) struct Cluster {
     pub(crate) bindings: BTreeMap<Arc<str>, Arc<Vec<Arc<str>>>>,
     pub(crate) leases: BTreeMap<Arc<str>, LeaseState>,
     pub(crate) usage: BTreeMap<Arc<str>, Arc<Usage>>,
+    pub(crate) interfaces: Option<Arc<Interfaces>>,
     pub(crate) pools: BTreeMap<Arc<str>, Arc<IpPoolView>>,
     pub(crate) vips: BTreeMap<Arc<str>, Arc<VipView>>,
     pub(crate) kept: BTreeMap<Arc<str>, Arc<KeptView>>,
@@ -107,6 +108,7 @@ impl Cluster {
             bindings: [("web".into(), Arc::new(vec!["ovn-default".into()]))].into(),
             leases: BTreeMap::new(),
             usage: BTreeMap::new(),
+            interfaces: None,
             pools: BTreeMap::new(),
             vips: BTreeMap::new(),
             kept: BTreeMap::new(),
@@ -139,6 +141,7 @@ impl Cluster {
             requests: StringMap::new(),
             owner: None,
             kept: StringMap::new(),
+            networks: false,
         };
         cluster.pods.insert(("web".into(), "a-0".into()), Arc::new(pod));
         cluster.hold("a-0.web", "ovn-default", families.v4("10.16.0.5"), families.v6("fd00:10:16::5"), 5);
@@ -308,6 +311,9 @@ impl View for Cluster {
     }
     fn other(&self, plural: &'static str, _: &str, name: &str) -> Option<Arc<str>> {
         self.others.get(plural).filter(|_| name != "gone").cloned()
+    }
+    fn interfaces(&self, _: &str, _: &str) -> Option<Arc<Interfaces>> {
+        self.interfaces.clone()
     }
     fn ippool(&self, name: &str) -> Option<Arc<IpPoolView>> {
         self.pools.get(name).cloned()

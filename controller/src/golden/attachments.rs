@@ -1,0 +1,181 @@
+//! Networks beside the default one (contract §2.1), through the whole pipeline.
+
+use serde_json::{Value, json};
+
+use super::{cluster, lead, pod, restart};
+use crate::compile::tests::fake::Families;
+use crate::facts::{Kind, ObjectRef};
+use crate::sim::Bench;
+
+const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
+
+fn add_nad(bench: &mut Bench, name: &str, config: &Value) {
+    let object = ObjectRef::namespaced(Kind::Nad, "web", name);
+    bench.api.create(&object, json!({ "spec": { "config": config.to_string() } })).unwrap();
+}
+
+/// Definitions `ovs` (ours), `vlan` (only the address is ours) and `else`; a subnet
+/// whose addresses are for `vlan`.
+fn ready() -> Bench {
+    let mut bench = super::bench(Families::V4);
+    lead(&mut bench, Families::V4);
+    add_nad(&mut bench, "ovs", &json!({ "type": "kube-ovn" }));
+    add_nad(&mut bench, "vlan", &json!({ "type": "ipvlan", "ipam": { "type": "kube-ovn" } }));
+    add_nad(&mut bench, "else", &json!({ "type": "macvlan", "ipam": { "type": "dhcp" } }));
+    let spec = json!({ "cidrBlock": "172.20.0.0/24", "gateway": "172.20.0.1", "provider": "vlan.web",
+        "excludeIps": ["172.20.0.1"] });
+    bench.api.create(&cluster(Kind::Subnet, "plain"), json!({ "spec": spec })).unwrap();
+    bench.settle();
+    bench
+}
+
+fn annotation(bench: &Bench, name: &str, key: &str) -> Option<String> {
+    bench.api.annotation(&pod(name), key).map(str::to_owned)
+}
+
+fn has_port(bench: &Bench, name: &str) -> bool {
+    let replica = bench.db.replica();
+    replica.table("Logical_Switch_Port").unwrap().find_one("name", &ovsdb::Value::string(name)).is_some()
+}
+
+fn records(bench: &Bench, name: &str) -> Vec<String> {
+    let all = bench.api.names(Kind::Ip).into_iter().map(|object| object.name.to_string());
+    all.filter(|record| record.starts_with(&format!("{name}."))).collect()
+}
+
+#[test]
+fn several_interfaces_of_both_kinds() {
+    let mut bench = ready();
+    let on = json!({
+        NETWORKS: "ovs, web/vlan@net2, else",
+        "ovs.web.ovn.kubernetes.io/logical_switch": "ovn-default",
+        "ovs.web.ovn.kubernetes.io/ip_address": "10.16.5.5",
+        "ovs.web.ovn.kubernetes.io/port_security": "true",
+        "vlan.web.kubernetes.io/ip_address.net2": "172.20.0.77",
+    });
+    bench.add_pod_with("a-0", "n-1", on);
+    bench.settle();
+    bench.pass(2_000);
+    assert_eq!(annotation(&bench, "a-0", "ovn.kubernetes.io/routed").as_deref(), Some("true"));
+    assert_eq!(annotation(&bench, "a-0", "ovs.web.ovn.kubernetes.io/routed").as_deref(), Some("true"));
+    assert_eq!(
+        annotation(&bench, "a-0", "ovs.web.ovn.kubernetes.io/ip_address").as_deref(),
+        Some("10.16.5.5")
+    );
+    let value = |name: &str| annotation(&bench, "a-0", &format!("vlan.web.kubernetes.io/{name}"));
+    assert_eq!(value("allocated").as_deref(), Some("true"));
+    assert_eq!(value("ip_address").as_deref(), Some("172.20.0.77"));
+    assert_eq!(
+        (value("cidr").as_deref(), value("gateway").as_deref()),
+        (Some("172.20.0.0/24"), Some("172.20.0.1"))
+    );
+    assert_eq!((value("routed"), value("logical_switch")), (None, None), "no route stage, no switch");
+    assert!(has_port(&bench, "a-0.web.ovs.web.ovn") && !has_port(&bench, "a-0.web.vlan.web"));
+    assert_eq!(records(&bench, "a-0"), ["a-0.web", "a-0.web.ovs.web.ovn", "a-0.web.vlan.web"]);
+    let patches = bench.api.writes.iter().filter(|write| write.starts_with("patch Pod web/a-0 ")).count();
+    assert_eq!(patches, 1, "{:#?}", bench.api.writes);
+    let said = bench.processes.iter().flat_map(|p| &p.events).find(|e| e.object == pod("a-0")).unwrap();
+    assert!(
+        said.message.contains("; provider=ovs.web.ovn subnet=ovn-default ip=10.16.5.5"),
+        "{}",
+        said.message
+    );
+    // A restart finds everything as it is.
+    bench.api.writes.clear();
+    let second = restart(&mut bench, Families::V4);
+    bench.pass(60_000);
+    assert_eq!(bench.api.writes, Vec::<String>::new());
+    assert_eq!(bench.processes[second].transactions.len(), 1);
+    // One is unplugged.
+    bench.api.edit(&pod("a-0"), json!({ "metadata": { "annotations": { NETWORKS: "web/vlan@net2" } } }));
+    bench.settle();
+    assert!(!has_port(&bench, "a-0.web.ovs.web.ovn"));
+    assert_eq!(records(&bench, "a-0"), ["a-0.web", "a-0.web.vlan.web"]);
+    let left = bench.api.get(&pod("a-0")).unwrap()["metadata"]["annotations"].to_string();
+    assert!(!left.contains("ovs.web.ovn"), "{left}");
+    assert_eq!(annotation(&bench, "a-0", "vlan.web.kubernetes.io/allocated").as_deref(), Some("true"));
+    bench.api.remove(&pod("a-0"));
+    bench.pass(5_000);
+    assert_eq!(records(&bench, "a-0"), Vec::<String>::new());
+    assert!(bench.core().quiet(), "{}", bench.core().status());
+}
+
+#[test]
+fn u_04_addresses_of_other_cnis_interfaces_come_back() {
+    let mut bench = ready();
+    for round in 0..300 {
+        let name = format!("p-{}", round % 3);
+        bench.add_pod_with(&name, "n-1", json!({ NETWORKS: "vlan" }));
+        bench.settle();
+        assert!(annotation(&bench, &name, "vlan.web.kubernetes.io/ip_address").is_some(), "round {round}");
+        bench.api.remove(&pod(&name));
+        bench.settle();
+    }
+    assert_eq!(bench.core().counters().leases, 1, "the node's");
+}
+
+#[test]
+fn u_06_static_addresses_per_interface_come_back() {
+    let mut bench = ready();
+    let on = json!({
+        NETWORKS: r#"[{"name":"ovs","interface":"net1"},{"name":"ovs","interface":"net2","ips":["10.16.6.3"]}]"#,
+        "ovs.web.ovn.net1.kubernetes.io/logical_switch": "ovn-default",
+        "ovs.web.ovn.net2.kubernetes.io/logical_switch": "ovn-default",
+        "ovs.web.kubernetes.io/ip_address.net1": "10.16.6.2",
+        "ovs.web.kubernetes.io/mac_address.net1": "02:00:00:00:06:02",
+    });
+    for round in 0..3 {
+        bench.add_pod_with("a-0", "n-1", on.clone());
+        bench.settle();
+        let value = |of: &str| annotation(&bench, "a-0", &format!("ovs.web.ovn.{of}"));
+        assert_eq!(value("net1.kubernetes.io/ip_address").as_deref(), Some("10.16.6.2"), "round {round}");
+        assert_eq!(value("net1.kubernetes.io/mac_address").as_deref(), Some("02:00:00:00:06:02"));
+        assert_eq!(value("net2.kubernetes.io/ip_address").as_deref(), Some("10.16.6.3"));
+        bench.api.remove(&pod("a-0"));
+        bench.settle();
+        assert_eq!(bench.core().counters().leases, 1, "the node's");
+    }
+}
+
+#[test]
+fn a_network_that_is_missing_is_named_and_harms_nobody() {
+    let mut bench = ready();
+    bench.add_pod_with("a-0", "n-1", json!({ NETWORKS: "later" }));
+    bench.add_pod_with("a-1", "n-1", json!({ NETWORKS: "vlan" }));
+    bench.add_pod_with("a-2", "n-1", json!({ NETWORKS: "[{" }));
+    bench.settle();
+    let said = |bench: &Bench, name: &str| -> String {
+        let events = bench.processes.iter().flat_map(|p| &p.events);
+        events.filter(|e| e.warning && e.object == pod(name)).map(|e| e.message.to_string()).collect()
+    };
+    assert!(said(&bench, "a-0").contains("NetworkAttachmentDefinition web/later does not exist"));
+    assert!(said(&bench, "a-2").contains(NETWORKS));
+    // The definition of a running pod's network vanishes: the pod keeps what it has.
+    bench.api.remove(&ObjectRef::namespaced(Kind::Nad, "web", "vlan"));
+    bench.settle();
+    restart(&mut bench, Families::V4);
+    bench.pass(5_000);
+    assert_eq!(records(&bench, "a-1"), ["a-1.web", "a-1.web.vlan.web"]);
+    // And the other one heals.
+    add_nad(&mut bench, "later", &json!({ "type": "ipvlan", "ipam": { "type": "kube-ovn" } }));
+    bench.api.edit(&cluster(Kind::Subnet, "plain"), json!({ "spec": { "provider": "later.web" } }));
+    bench.settle();
+    assert!(annotation(&bench, "a-0", "later.web.kubernetes.io/ip_address").is_some());
+}
+
+#[test]
+fn another_network_may_replace_the_default_one() {
+    let mut bench = ready();
+    let on = json!({
+        "v1.multus-cni.io/default-network": "web/ovs",
+        "ovs.web.ovn.kubernetes.io/logical_switch": "ovn-default",
+    });
+    bench.add_pod_with("a-0", "n-1", on);
+    bench.settle();
+    assert_eq!(records(&bench, "a-0"), ["a-0.web.ovs.web.ovn"]);
+    assert_eq!(annotation(&bench, "a-0", "ovn.kubernetes.io/allocated"), None);
+    assert_eq!(annotation(&bench, "a-0", "ovs.web.ovn.kubernetes.io/routed").as_deref(), Some("true"));
+    bench.api.remove(&pod("a-0"));
+    bench.settle();
+    assert_eq!(records(&bench, "a-0"), Vec::<String>::new());
+}
