@@ -6,8 +6,10 @@
 //! API server ─▶ kube (watches, snapshots) ─┐          │
 //! OVS database ◀─▶ ovs (views, plans) ─────┼─▶ plug ◀─┼─ server ◀─ CNI executable
 //! kernel ◀─▶ netlink, sys (hostnet) ───────┼─▶ node   │  (chassis, tunnel NIC, ovn0, condition)
-//!                                          └─▶ hostloop ─▶ gateway, firewall; lost interfaces
+//!                                          ├─▶ hostloop ─▶ gateway, firewall; lost interfaces
+//!                                          └─▶ portloop ─▶ qos, mirror
 //!                          readiness, health, metrics, diagnostics look at all of them
+//!                          preflight looks at the node once, at the start or for --check
 //! ```
 //!
 //! Everything waits on watch channels: for the controller's annotations, for
@@ -36,6 +38,7 @@ pub mod netlink;
 pub mod node;
 pub mod ovs;
 pub mod plug;
+pub mod portloop;
 pub mod preflight;
 pub mod qos;
 pub mod readiness;

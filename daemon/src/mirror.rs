@@ -4,7 +4,6 @@
 //! the same after any restart; nothing is written when it is so already.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use crate::attachments::{pod_of, provider_of};
 use crate::flags::Flags;
@@ -82,63 +81,5 @@ async fn set_up(plugger: &Plugger, output: &str) {
     };
     if let Err(error) = done {
         tracing::warn!(link = output, error = %error, "the mirror's port can't be set up");
-    }
-}
-
-/// Settings of ports that live with their pods: limits and mirror. Runs until cancelled.
-pub async fn keep_ports(
-    plugger: Arc<Plugger>,
-    flags: Arc<Flags>,
-    mut changes: tokio::sync::broadcast::Receiver<crate::netlink::Change>,
-    cancel: tokio_util::sync::CancellationToken,
-) {
-    use tokio::sync::broadcast::error::RecvError;
-    use tokio::time::{Duration, Instant, sleep, sleep_until};
-    /// Events of one cause come in bunches.
-    const GATHER: Duration = Duration::from_millis(50);
-    const RETRY: Duration = Duration::from_secs(2);
-    /// The kernel is looked at this often even if nothing happened.
-    const VERIFY: Duration = Duration::from_secs(60);
-    let mut keeper = crate::qos::Keeper::new(plugger.clone());
-    let (mut pods, mut nodes) = (plugger.cluster.pods.subscribe(), plugger.cluster.nodes.subscribe());
-    let (mut views, mut network) = (plugger.ovs.subscribe(), plugger.network.clone());
-    let (mut verified, mut told) = (None, None::<String>);
-    loop {
-        pods.mark_unchanged();
-        nodes.mark_unchanged();
-        views.mark_unchanged();
-        network.mark_unchanged();
-        let verify = verified.is_none_or(|at: Instant| at.elapsed() >= VERIFY);
-        let passed = keeper.pass(verify).await;
-        let mirrored = pass(&plugger, &flags).await.map_err(|error| error.to_string()).err();
-        if let Some(problem) = mirrored.as_ref().filter(|problem| told.as_ref() != Some(problem)) {
-            tracing::warn!(problem, "the mirror can't be set up; trying again");
-        }
-        told = mirrored;
-        let again = told.is_some() || passed.again;
-        if verify && !again {
-            verified = Some(Instant::now());
-        }
-        let next = match verified {
-            Some(at) if !again => at + VERIFY,
-            _ => Instant::now() + RETRY,
-        };
-        loop {
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = sleep_until(next) => break,
-                changed = pods.changed() => { if changed.is_err() { return } break }
-                changed = nodes.changed() => { if changed.is_err() { return } break }
-                changed = views.changed() => { if changed.is_err() { return } break }
-                changed = network.changed() => { if changed.is_err() { return } break }
-                change = changes.recv() => match change {
-                    Ok(crate::netlink::Change::LinkChanged(link)) if link.name == flags.mirror_iface => break,
-                    Ok(crate::netlink::Change::Lost) | Err(RecvError::Lagged(_)) => break,
-                    Ok(_) => {}
-                    Err(RecvError::Closed) => return,
-                },
-            }
-        }
-        sleep(GATHER).await;
     }
 }

@@ -34,7 +34,7 @@ use crate::node::{Initialiser, Inputs};
 use crate::ovs::Ovs;
 use crate::plug::{Locks, Patience, Plugger};
 use crate::readiness::Readiness;
-use crate::{diagnostics, health, install, keep, mirror, plug, preflight, server, socket};
+use crate::{diagnostics, health, install, keep, plug, portloop, preflight, server, socket};
 
 /// Changes of the host's network that a slow reader may lag behind.
 const CHANGES: usize = 4096;
@@ -170,7 +170,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         labels: BTreeMap::new(),
     };
     tasks.spawn(host_loop.run(cancel.clone()));
-    tasks.spawn(mirror::keep_ports(plugger.clone(), flags.clone(), changes.subscribe(), cancel.clone()));
+    tasks.spawn(portloop::keep_ports(plugger.clone(), flags.clone(), changes.subscribe(), cancel.clone()));
     if flags.prepare_ports {
         tasks.spawn(plug::prepared::run(plugger.clone(), cancel.clone()));
     }

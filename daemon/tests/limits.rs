@@ -36,7 +36,7 @@ fn keep(plugger: &Arc<Plugger>, arguments: &[&str]) -> DropGuard {
     let changes = tokio::sync::broadcast::Sender::new(16);
     let (plugger, stop) = (plugger.clone(), cancel.clone());
     tokio::spawn(async move {
-        daemon::mirror::keep_ports(plugger, Arc::new(flags), changes.subscribe(), stop).await;
+        daemon::portloop::keep_ports(plugger, Arc::new(flags), changes.subscribe(), stop).await;
     });
     cancel.drop_guard()
 }
