@@ -10,7 +10,7 @@ LAB := target/debug/lab
 E2E_LAB ?= e2e
 export CARGO_TERM_COLOR ?= never
 
-.PHONY: help lab lab-down test lint unit e2e bench soak fuzz tools shim shim-arm64 generate clean bootstrap shim shim-arm64
+.PHONY: help lab lab-down test lint unit e2e bench bench-ovsdb soak fuzz tools shim shim-arm64 generate clean bootstrap shim shim-arm64
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,8 @@ lint: bootstrap ## Format, clippy, dependency policy, generated files
 	@$(CARGO) fmt --all --check
 	@echo "== clippy"
 	@$(CARGO) clippy -q --workspace --all-targets -- -D warnings
+	@echo "== documentation of the OVSDB client"
+	@RUSTDOCFLAGS=-Dwarnings $(CARGO) doc -q -p ovsdb --no-deps
 	@echo "== dependency policy"
 	@scripts/check-deps.sh
 
@@ -48,6 +50,9 @@ unit: $(LAB) tools ## Unit, property, golden and integration tests (real daemons
 e2e: $(LAB) tools ## End-to-end tests on a lab of their own
 	@echo "== end-to-end tests"
 	@scripts/e2e.sh $(LAB) $(E2E_LAB)
+
+bench-ovsdb: $(LAB) tools ## The OVSDB client side by side with ovn-nbctl and Python (docs/ovsdb.md)
+	@scripts/bench-ovsdb.sh
 
 # Needs a nightly toolchain and a C++ compiler.
 fuzz: export FUZZ_SECONDS ?= 3600

@@ -32,8 +32,10 @@ pub struct TransactError {
 
 /// Kinds of [`TransactError`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TransactErrorKind {
-    /// A value, size or uniqueness constraint of the schema.
+    /// A value, size or uniqueness constraint of the schema. With an operation: its
+    /// values alone are wrong. Without one: together with other rows.
     #[error("constraint violation")]
     Constraint,
     /// A strong reference would dangle.
@@ -42,19 +44,53 @@ pub enum TransactErrorKind {
     /// An `insert` with a UUID that exists, or that this transaction deletes.
     #[error("duplicate uuid")]
     DuplicateUuid,
+    /// Two inserts with one `uuid-name`.
+    #[error("duplicate uuid-name")]
+    DuplicateUuidName,
     /// An `assert` of a lock that we do not hold.
     #[error("not owner")]
     NotOwner,
     /// A `wait` whose condition did not come true in time.
     #[error("timed out")]
     WaitTimedOut,
+    /// A division by zero in a mutation.
+    #[error("domain error")]
+    Domain,
+    /// A mutation whose result is too big for its type.
+    #[error("range error")]
+    Range,
+    /// The transaction had an `abort`, and nothing else was wrong.
+    #[error("aborted")]
+    Aborted,
     /// The server could not write its log.
     #[error("I/O error")]
     Io,
+    /// The server lacks memory or another resource, or too many transactions wait.
+    #[error("resources exhausted")]
+    ResourcesExhausted,
+    /// The server's access control does not allow it to this client.
+    #[error("permission error")]
+    Permission,
+    /// The server does not have the database (any more).
+    #[error("unknown database")]
+    UnknownDatabase,
+    /// The request makes no sense to the server: an unknown table, a value of the
+    /// wrong type. (An unknown column is an `Other`.)
+    #[error("syntax error")]
+    Syntax,
+    /// What was asked for is not possible, such as durability in a database in memory.
+    #[error("not supported")]
+    NotSupported,
+    /// The cluster did not take it, or lost its leader before that was certain.
+    #[error("cluster error")]
+    Cluster,
     /// It was cancelled. Nothing was committed by a standalone server; a member of a
     /// cluster may have handed it to the others before: re-read, then decide.
     #[error("cancelled")]
     Canceled,
+    /// Our own check against the schema refused it; nothing was sent.
+    #[error("invalid")]
+    Invalid,
     /// The connection went away, or a reply did not come in time: whether the
     /// transaction was committed is unknown. Re-read, then decide.
     #[error("disconnected")]
@@ -62,6 +98,25 @@ pub enum TransactErrorKind {
     /// Any other error, by the server's name for it.
     #[error("{0}")]
     Other(String),
+}
+
+/// Whether trying again makes sense, and what has to come first: of
+/// [`TransactError::retry`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Retry {
+    /// The same transaction, after a pause: the server was in a passing state, and
+    /// nothing was committed.
+    Later,
+    /// It may have been committed. Wait for content of the database that is newer
+    /// than the failure ([`Event::Replaced`](crate::Event::Replaced)), look, then decide.
+    Reread,
+    /// The content that the transaction was made from is not the server's: rows that
+    /// it relies on changed, went or came. Make it anew from the newest content.
+    Recompute,
+    /// Once the lock is ours again.
+    Relock,
+    /// Never: it is wrong in itself, or the server will not have it from us.
+    Never,
 }
 
 impl TransactError {
@@ -76,30 +131,69 @@ impl TransactError {
             "constraint violation" => TransactErrorKind::Constraint,
             "referential integrity violation" => TransactErrorKind::Referential,
             "duplicate uuid" => TransactErrorKind::DuplicateUuid,
+            "duplicate uuid-name" => TransactErrorKind::DuplicateUuidName,
             "not owner" => TransactErrorKind::NotOwner,
             "timed out" => TransactErrorKind::WaitTimedOut,
+            "domain error" => TransactErrorKind::Domain,
+            "range error" => TransactErrorKind::Range,
+            "aborted" => TransactErrorKind::Aborted,
             "I/O error" => TransactErrorKind::Io,
+            "resources exhausted" => TransactErrorKind::ResourcesExhausted,
+            "permission error" => TransactErrorKind::Permission,
+            "unknown database" => TransactErrorKind::UnknownDatabase,
+            "syntax error" => TransactErrorKind::Syntax,
+            "not supported" => TransactErrorKind::NotSupported,
+            "cluster error" => TransactErrorKind::Cluster,
             "canceled" => TransactErrorKind::Canceled,
             other => TransactErrorKind::Other(other.into()),
         };
         Self { kind, op_index, details: details.into() }
     }
 
-    /// Whether the same transaction may succeed later without being changed: the
-    /// server was in a passing state. A disconnect is not retryable blindly (the
-    /// first attempt may have been committed): re-read first.
-    pub fn retryable(&self) -> bool {
+    /// Whether trying again makes sense, and what has to come first.
+    pub fn retry(&self) -> Retry {
+        use TransactErrorKind as Kind;
         match &self.kind {
-            TransactErrorKind::Io => true,
-            TransactErrorKind::Other(name) => {
-                matches!(
-                    name.as_str(),
-                    "cluster error" | "not leader" | "resources exhausted" | "prerequisite failed"
-                )
+            Kind::Io | Kind::ResourcesExhausted => Retry::Later,
+            Kind::Disconnected | Kind::Cluster | Kind::Canceled => Retry::Reread,
+            // A value that violates a constraint is found with its operation, a
+            // uniqueness that other rows take part in at the commit.
+            Kind::Constraint if self.op_index.is_some() => Retry::Never,
+            Kind::Constraint | Kind::Referential | Kind::DuplicateUuid | Kind::WaitTimedOut => {
+                Retry::Recompute
             }
+            // Arithmetic on what the row holds by now.
+            Kind::Range | Kind::UnknownDatabase => Retry::Recompute,
+            Kind::NotOwner => Retry::Relock,
+            Kind::Other(name) if of_cluster(name) => Retry::Reread,
+            Kind::DuplicateUuidName
+            | Kind::Domain
+            | Kind::Aborted
+            | Kind::Permission
+            | Kind::Syntax
+            | Kind::NotSupported
+            | Kind::Invalid
+            | Kind::Other(_) => Retry::Never,
+        }
+    }
+
+    /// Whether the same transaction may succeed later without being changed, for a
+    /// caller that looks at the content again before it decides: the server or its
+    /// cluster was in a passing state. Not after a disconnect, whose
+    /// consequences come as events.
+    pub fn retryable(&self) -> bool {
+        use TransactErrorKind as Kind;
+        match &self.kind {
+            Kind::Io | Kind::ResourcesExhausted | Kind::Cluster => true,
+            Kind::Other(name) => of_cluster(name),
             _ => false,
         }
     }
+}
+
+/// Errors of a cluster that is changing its leader, by the names of some servers.
+fn of_cluster(name: &str) -> bool {
+    matches!(name, "not leader" | "prerequisite failed")
 }
 
 /// Why a call that only reads (or a change of what is followed) has no answer.
@@ -135,4 +229,42 @@ pub enum CallError {
     /// The session has ended.
     #[error("the session ended")]
     Ended,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_servers_names_become_kinds_and_kinds_say_what_to_do() {
+        for (name, op_index, retry) in [
+            ("constraint violation", Some(0), Retry::Never),
+            ("constraint violation", None, Retry::Recompute),
+            ("referential integrity violation", None, Retry::Recompute),
+            ("duplicate uuid", Some(0), Retry::Recompute),
+            ("duplicate uuid-name", Some(0), Retry::Never),
+            ("not owner", Some(0), Retry::Relock),
+            ("timed out", Some(0), Retry::Recompute),
+            ("domain error", Some(0), Retry::Never),
+            ("range error", Some(0), Retry::Recompute),
+            ("aborted", Some(0), Retry::Never),
+            ("I/O error", None, Retry::Later),
+            ("resources exhausted", None, Retry::Later),
+            ("permission error", None, Retry::Never),
+            ("unknown database", None, Retry::Recompute),
+            ("syntax error", None, Retry::Never),
+            ("not supported", None, Retry::Never),
+            ("cluster error", None, Retry::Reread),
+            ("not leader", None, Retry::Reread),
+            ("something new", None, Retry::Never),
+        ] {
+            let error = TransactError::from_wire(name, op_index, "why");
+            assert_eq!(error.retry(), retry, "{error}");
+            assert!(error.to_string().starts_with(name), "{error}");
+            let other = matches!(name, "not leader" | "something new");
+            assert_eq!(error.kind == TransactErrorKind::Other(name.into()), other);
+        }
+        let unknown = TransactError::new(TransactErrorKind::Disconnected, "");
+        assert_eq!((unknown.retry(), unknown.retryable()), (Retry::Reread, false));
+    }
 }

@@ -1,7 +1,10 @@
 //! An OVSDB client with a live replica, and the control-socket protocol of OVS and
 //! OVN daemons. It knows nothing of OVN's or OVS's tables, nor of Kubernetes.
 //!
-//! # A tour
+//! Start with the [`guide`]: connect, watch a table, commit, survive a change of leader,
+//! each as an example that the tests run.
+//!
+//! # What there is
 //!
 //! **Connect.** A [`Session`] is a connection to one database that heals itself:
 //! it tries its endpoints in turn, follows the leader of a cluster if asked to,
@@ -10,45 +13,15 @@
 //!
 //! **Follow.** The [`EventStream`] tells in one order what happened. Contents come as
 //! a [`Replica`], a value: cloning takes a snapshot, and keeping snapshots makes
-//! nothing slower. Each comes with the [`RowChange`]s that led to it.
+//! nothing slower. Each comes with the [`RowChange`]s that led to it. Rows are found
+//! by indexes of one column or several, the schema's own and declared ones.
 //!
-//! **Commit.** [`Operation`]s build a transaction. [`Session::transact`] waits for
-//! the outcome; [`Session::submit`] pipelines, and its [`Event::Reply`] arrives after
-//! the changes that it caused. [`TransactError`] names what went wrong. An outcome
-//! that nobody knows is called `Disconnected`: re-read, then decide.
-//!
-//! ```no_run
-//! use ovsdb::{Endpoint, Event, Operation, Options, Session, Uuid, Value};
-//!
-//! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
-//! let options = Options::new(Endpoint::parse_list("tcp:10.0.0.1:6641,tcp:10.0.0.2:6641")?, "OVN_Northbound")
-//!     .table("Logical_Switch", ["name", "ports"])
-//!     .table("Logical_Switch_Port", ["name", "addresses"]);
-//! let (session, mut events) = Session::connect(Options { leader_only: true, ..options });
-//!
-//! let (port, switch) = (Uuid::new_v4(), Uuid::new_v4());
-//! session.submit(1, vec![
-//!     Operation::insert("Logical_Switch_Port").uuid(port).column("name", "p").build(),
-//!     Operation::insert("Logical_Switch")
-//!         .uuid(switch)
-//!         .column("name", "s")
-//!         .column("ports", Value::uuids([port]))
-//!         .build(),
-//! ]);
-//! while let Some(event) = events.next().await {
-//!     match event {
-//!         Event::Replaced { replica, .. } | Event::Updated { replica, .. } => {
-//!             let named = Value::string("s");
-//!             let found = replica.table("Logical_Switch").and_then(|t| t.find_one("name", &named).cloned());
-//!             println!("{found:?}");
-//!         }
-//!         Event::Reply { tag: 1, result } => println!("{:?}", result?),
-//!         _ => {}
-//!     }
-//! }
-//! # Ok(())
-//! # }
-//! ```
+//! **Commit.** [`Operation`]s, collected in a [`TransactionBuilder`], make a transaction;
+//! [`op::check`] finds what a schema forbids before it is sent. [`Session::transact`] waits
+//! for the outcome; [`Session::submit`] pipelines, and its [`Event::Reply`] arrives after
+//! the changes that it caused. [`TransactError`] names what went wrong, and
+//! [`TransactError::retry`] what to do. An outcome that nobody knows is called
+//! `Disconnected`: re-read, then decide.
 //!
 //! **Choose rows.** A [`Filter`] follows part of a table; [`Session::change`] changes
 //! filters, columns and tables of a live session without disturbing anything else.
@@ -59,12 +32,14 @@
 //! **Trust.** `ssl:` endpoints need [`TlsFiles`]: the chain is verified, names as OVS does.
 //! Files are read anew for every connection.
 //!
-//! **Type.** [`table!`] declares structs for the columns that a caller uses.
+//! **Type.** [`table!`] declares structs for the columns that a caller uses,
+//! [`enumeration!`] string enumerations that keep what they do not know.
 //!
 //! **Test.** [`testing::Database`] is an in-memory database that agrees with a real
 //! server on results and contents, for simulators; [`testing::real`] starts real ones.
 //!
-//! **Ask daemons.** [`unixctl`] does what `ovs-appctl` does, without a process.
+//! **Ask daemons.** [`unixctl`] does what `ovs-appctl` does, without a process, and
+//! parses the answers.
 //!
 //! # Modules
 //!
@@ -75,7 +50,7 @@
 //!
 //! # Cost
 //!
-//! A port of OVN takes about 1.2 KiB. An update of one row takes about ten
+//! A port of OVN takes about 1.2 KiB (`examples/memory.rs`). An update of one row takes about ten
 //! microseconds with 3,000 or 30,000 ports and however many snapshots are held
 //! (`examples/measure.rs`): tables are persistent hash tries, and big sets and maps
 //! are lists of chunks, of which a change copies one.
@@ -114,11 +89,14 @@
 //!   integer (SIGFPE), and `monitor` with fewer than three parameters. This crate
 //!   sends the first only if told to, the second never.
 
+#![deny(missing_docs)]
+
 pub mod collections;
 pub mod delta;
 pub mod endpoint;
 pub mod error;
 pub mod framer;
+pub mod guide;
 pub mod notation;
 pub mod op;
 pub mod replica;
@@ -132,8 +110,8 @@ pub mod unixctl;
 pub mod value;
 
 pub use endpoint::{Endpoint, EndpointError};
-pub use error::{CallError, OperationResult, TransactError, TransactErrorKind};
-pub use op::{Condition, Function, Mutation, Mutator, Operation, RowValues};
+pub use error::{CallError, OperationResult, Retry, TransactError, TransactErrorKind};
+pub use op::{Condition, Function, Mutation, Mutator, Operation, RowValues, TransactionBuilder};
 pub use replica::{Replica, Row, RowChange, Table};
 pub use schema::{BaseType, ColumnSchema, ColumnType, Schema, TableSchema};
 pub use session::{

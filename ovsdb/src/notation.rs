@@ -118,6 +118,7 @@ impl Serialize for Atom {
             Atom::Real(r) => s.serialize_f64(r.get()),
             Atom::Boolean(b) => s.serialize_bool(*b),
             Atom::String(text) => s.serialize_str(text),
+            Atom::Named(name) => tagged(s, "named-uuid", &**name),
             Atom::Uuid(u) => tagged(s, "uuid", &u.as_hyphenated().encode_lower(&mut Uuid::encode_buffer())),
         }
     }

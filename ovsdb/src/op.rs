@@ -16,9 +16,13 @@
 //!
 //! Rows get UUIDs chosen by the client (`uuid` member of `insert`), so later
 //! operations and later transactions refer to them at once, by ordinary
-//! [`Value::uuids`](crate::Value::uuids).
+//! [`Value::uuids`](crate::Value::uuids). [`TransactionBuilder`] collects operations,
+//! also such on typed rows; [`check()`] finds mistakes before a server does.
 
 mod build;
+mod check;
+mod difference;
+mod transaction;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,6 +34,9 @@ use uuid::Uuid;
 use crate::value::Value;
 
 pub use build::{DeleteBuilder, InsertBuilder, MutateBuilder, SelectBuilder, UpdateBuilder, WaitBuilder};
+pub use check::{CheckError, check};
+pub use difference::difference;
+pub use transaction::{Selection, TransactionBuilder};
 
 /// Columns to write, by name.
 pub type RowValues = BTreeMap<Arc<str>, Value>;
@@ -217,6 +224,13 @@ pub enum Operation {
     Comment(String),
     /// Fails unless we hold a lock.
     Assert(String),
+    /// Asks for the answer only when the transaction is on disk.
+    Commit {
+        /// Whether to wait for the disk.
+        durable: bool,
+    },
+    /// Fails the transaction, after the operations before were checked.
+    Abort,
 }
 
 impl Operation {
@@ -229,7 +243,7 @@ impl Operation {
             | Self::Delete { table, .. }
             | Self::Wait { table, .. }
             | Self::Select { table, .. } => Some(table),
-            Self::Comment(_) | Self::Assert(_) => None,
+            Self::Comment(_) | Self::Assert(_) | Self::Commit { .. } | Self::Abort => None,
         }
     }
 
@@ -299,6 +313,11 @@ impl Serialize for Operation {
                 map.serialize_entry("op", "assert")?;
                 map.serialize_entry("lock", lock)?;
             }
+            Self::Commit { durable } => {
+                map.serialize_entry("op", "commit")?;
+                map.serialize_entry("durable", durable)?;
+            }
+            Self::Abort => map.serialize_entry("op", "abort")?,
         }
         map.end()
     }

@@ -4,6 +4,8 @@
 //! sides, so that a newer or older server disables a feature instead of breaking
 //! the connection. [`crate::testing::SchemaBuilder`] makes small ones for tests.
 
+mod check;
+
 use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
@@ -104,6 +106,16 @@ impl AtomType {
             Self::Uuid => Atom::Uuid(uuid::Uuid::nil()),
         }
     }
+    /// Its name in a schema.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Integer => "integer",
+            Self::Real => "real",
+            Self::Boolean => "boolean",
+            Self::String => "string",
+            Self::Uuid => "uuid",
+        }
+    }
     fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "integer" => Self::Integer,
@@ -162,42 +174,6 @@ impl BaseType {
             min_length: None,
             max_length: None,
             reference: None,
-        }
-    }
-
-    /// Checks an atom against type and constraints; the error says which failed.
-    pub fn check(&self, atom: &Atom) -> Result<(), String> {
-        let out_of_range = |what: String| Err(format!("{atom:?} is out of range: {what}"));
-        match (self.atom, atom) {
-            (AtomType::Integer, Atom::Integer(i)) => {
-                if self.min_integer.is_some_and(|min| *i < min)
-                    || self.max_integer.is_some_and(|max| *i > max)
-                {
-                    return out_of_range(format!("{:?} to {:?}", self.min_integer, self.max_integer));
-                }
-            }
-            (AtomType::Real, Atom::Real(r)) => {
-                if self.min_real.is_some_and(|min| r.get() < min)
-                    || self.max_real.is_some_and(|max| r.get() > max)
-                {
-                    return out_of_range(format!("{:?} to {:?}", self.min_real, self.max_real));
-                }
-            }
-            (AtomType::String, Atom::String(s)) => {
-                let bounded = self.min_length.is_some() || self.max_length.is_some();
-                let length = if bounded { s.chars().count() } else { 0 };
-                if self.min_length.is_some_and(|min| length < min)
-                    || self.max_length.is_some_and(|max| length > max)
-                {
-                    return out_of_range(format!("length {:?} to {:?}", self.min_length, self.max_length));
-                }
-            }
-            (AtomType::Boolean, Atom::Boolean(_)) | (AtomType::Uuid, Atom::Uuid(_)) => {}
-            _ => return Err(format!("{atom:?} is not of type {:?}", self.atom)),
-        }
-        match &self.one_of {
-            Some(allowed) if !allowed.contains(atom) => Err(format!("{atom:?} is not one of {allowed:?}")),
-            _ => Ok(()),
         }
     }
 

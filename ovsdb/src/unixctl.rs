@@ -2,6 +2,10 @@
 //!
 //! JSON-RPC 1.0 over a unix socket, one call at a time, on the same framer as
 //! OVSDB. A call costs a tenth of a millisecond, a fork of `ovs-appctl` four.
+//! [`Daemon`] has the usual commands with their answers parsed, [`call`] is any other.
+
+mod cluster;
+mod daemon;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +15,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use crate::framer::Framer;
+
+pub use cluster::{ClusterServer, ClusterStatus, Role};
+pub use daemon::{Daemon, SyncStatus};
 
 /// Longest reply accepted.
 const MAX_REPLY: usize = 256 << 20;

@@ -72,9 +72,16 @@ pub enum Atom {
     String(Arc<str>),
     /// A reference to a row, or a plain UUID.
     Uuid(Uuid),
+    /// A reference to the row that an `insert` of the same transaction gives this
+    /// `uuid-name`. Only in requests: a server stores and tells UUIDs.
+    Named(Arc<str>),
 }
 
 impl Atom {
+    /// A reference by `uuid-name`.
+    pub fn named(name: impl Into<Arc<str>>) -> Self {
+        Self::Named(name.into())
+    }
     /// The string, if it is one.
     pub fn as_str(&self) -> Option<&str> {
         match self {
@@ -120,6 +127,7 @@ impl fmt::Debug for Atom {
             Self::Boolean(b) => write!(f, "{b}"),
             Self::String(s) => write!(f, "{s:?}"),
             Self::Uuid(u) => write!(f, "{u}"),
+            Self::Named(name) => write!(f, "named {name}"),
         }
     }
 }
@@ -303,6 +311,11 @@ impl fmt::Debug for Value {
     }
 }
 
+impl From<Atom> for Value {
+    fn from(atom: Atom) -> Self {
+        Self::Atom(atom)
+    }
+}
 impl From<AtomSet> for Value {
     fn from(set: AtomSet) -> Self {
         Self::Set(set)

@@ -275,5 +275,5 @@ async fn several_databases_are_served_side_by_side() {
     let found = replica.table("T").unwrap().find_one("name", &Value::string("x")).is_some();
     assert!(found && replica.row_count() == 1);
     let unknown = server.transact("Nowhere", &[]).unwrap_err();
-    assert_eq!(unknown.kind, TransactErrorKind::Other("unknown database".into()));
+    assert_eq!(unknown.kind, TransactErrorKind::UnknownDatabase);
 }

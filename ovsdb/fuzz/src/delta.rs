@@ -237,6 +237,7 @@ fn atom(input: &mut Input<'_>, like: &Atom) -> Atom {
             Atom::from(["", "a", "b", "ö\"\\}\u{0}", "neutron:network", "\n"][usize::from(byte) % 6])
         }
         Atom::Uuid(_) => Atom::Uuid(uuid((usize::from(byte) % 2, byte % 5))),
+        Atom::Named(name) => Atom::Named(name.clone()),
     }
 }
 

@@ -47,7 +47,7 @@ pub enum Event {
         /// The rows it touched.
         changes: Vec<RowChange>,
     },
-    /// The outcome of a [`Session::submit`].
+    /// The outcome of a [`Session::submit`](super::Session::submit).
     Reply {
         /// The number given with it.
         tag: u64,

@@ -327,7 +327,7 @@ impl Session {
 
     fn send(&self, requester: Requester, operations: Vec<Operation>) -> Result<u64, TransactError> {
         let Some(slot) = Slot::take(&self.waiting, MAX_REQUESTS) else {
-            let kind = TransactErrorKind::Other("resources exhausted".into());
+            let kind = TransactErrorKind::ResourcesExhausted;
             return Err(TransactError::new(kind, "too many transactions in flight"));
         };
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);

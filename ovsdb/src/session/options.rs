@@ -15,7 +15,7 @@ pub struct Options {
     /// Database, for instance `OVN_Northbound`.
     pub database: String,
     /// Wanted columns by table; an empty list wants all. Those the server lacks are
-    /// dropped and reported in [`Event::Connected`]. Without any table nothing is
+    /// dropped and reported in [`Event::Connected`](super::Event::Connected). Without any table nothing is
     /// monitored and the session only transacts.
     pub tables: BTreeMap<String, Vec<String>>,
     /// Which rows of a table are followed; all, for a table without a filter. One that

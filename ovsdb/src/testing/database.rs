@@ -240,7 +240,8 @@ impl Transaction {
                 let rows = rows.into_iter().collect();
                 Ok(OperationResult { rows: Some(rows), ..OperationResult::default() })
             }
-            Operation::Comment(_) => Ok(OperationResult::default()),
+            Operation::Comment(_) | Operation::Commit { .. } => Ok(OperationResult::default()),
+            Operation::Abort => Err(TransactError::new(TransactErrorKind::Aborted, "aborted by request")),
             Operation::Assert(lock) => {
                 Err(TransactError::new(TransactErrorKind::NotOwner, format!("lock {lock} is not held")))
             }

@@ -29,7 +29,7 @@ pub(super) fn stored(column: &str, value: &Value, ty: &ColumnType) -> Result<Val
 fn shaped(column: &str, value: &Value, ty: &ColumnType) -> Result<Value, TransactError> {
     let mismatch = || other("syntax error", format!("{column}: {value:?} does not fit the column's type"));
     let value = value.clone().shaped(ty).ok_or_else(mismatch)?;
-    let matches = |atom: &Atom, ty: AtomType| atom_type(atom) == ty;
+    let matches = |atom: &Atom, ty: AtomType| atom_type(atom) == Some(ty);
     let fits = match (&value, &ty.value) {
         (Value::Map(map), Some(v)) => map.iter().all(|(a, b)| matches(a, ty.key.atom) && matches(b, v.atom)),
         (value, _) => value.atoms().all(|atom| matches(atom, ty.key.atom)),
@@ -37,13 +37,15 @@ fn shaped(column: &str, value: &Value, ty: &ColumnType) -> Result<Value, Transac
     if fits { Ok(value) } else { Err(mismatch()) }
 }
 
-fn atom_type(atom: &Atom) -> AtomType {
+/// Type of an atom; none for a name, which is no value that can be stored.
+fn atom_type(atom: &Atom) -> Option<AtomType> {
     match atom {
-        Atom::Integer(_) => AtomType::Integer,
-        Atom::Real(_) => AtomType::Real,
-        Atom::Boolean(_) => AtomType::Boolean,
-        Atom::String(_) => AtomType::String,
-        Atom::Uuid(_) => AtomType::Uuid,
+        Atom::Integer(_) => Some(AtomType::Integer),
+        Atom::Real(_) => Some(AtomType::Real),
+        Atom::Boolean(_) => Some(AtomType::Boolean),
+        Atom::String(_) => Some(AtomType::String),
+        Atom::Uuid(_) => Some(AtomType::Uuid),
+        Atom::Named(_) => None,
     }
 }
 

@@ -248,6 +248,10 @@ impl Mirror {
                     TransactErrorKind::Constraint
                         | TransactErrorKind::Referential
                         | TransactErrorKind::DuplicateUuid
+                        | TransactErrorKind::DuplicateUuidName
+                        | TransactErrorKind::Domain
+                        | TransactErrorKind::Range
+                        | TransactErrorKind::Syntax
                         | TransactErrorKind::WaitTimedOut
                         | TransactErrorKind::Other(_)
                 );

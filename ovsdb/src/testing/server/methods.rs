@@ -399,6 +399,10 @@ fn result_json(operation: &Operation, result: OperationResult) -> Json {
         Operation::Update { .. } | Operation::Mutate { .. } | Operation::Delete { .. } => {
             json!({"count": result.count.unwrap_or_default()})
         }
-        Operation::Wait { .. } | Operation::Comment(_) | Operation::Assert(_) => json!({}),
+        Operation::Wait { .. }
+        | Operation::Comment(_)
+        | Operation::Assert(_)
+        | Operation::Commit { .. }
+        | Operation::Abort => json!({}),
     }
 }
