@@ -2,6 +2,7 @@
 //! gateways are answered for by logical flows.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod icmp;
 mod support;
 
 use std::time::{Duration, Instant};
@@ -12,12 +13,8 @@ use support::ovn::Ovn;
 use support::{new_namespace, request, routed_pod};
 
 /// One ping out of a namespace; whether it was answered.
-fn ping(namespace: &Namespace, address: &'static str) -> bool {
-    let run = move || {
-        let ping = ["-c", "1", "-W", "1", address];
-        std::process::Command::new("ping").args(ping).stdout(std::process::Stdio::null()).status().unwrap()
-    };
-    namespace.run(run).unwrap().success()
+fn ping(namespace: &Namespace, address: &str) -> bool {
+    icmp::ping(namespace, address, 1) == 1
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

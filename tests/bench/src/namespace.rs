@@ -39,9 +39,14 @@ impl Sandbox {
         let (file, target) = (self.0.clone(), target.to_owned());
         let run = move || -> Result<()> {
             setns(&*file, CloneFlags::CLONE_NEWNET).context("enter the pod's namespace")?;
-            let mut ping = Command::new("ping");
-            ping.args(["-c", "1", "-W", "1", &target]).stdout(Stdio::null()).stderr(Stdio::null());
-            if ping.status().context("start ping")?.success() {
+            let arguments = ["-c", "1", "-W", "1", &target];
+            let run = |program: &str, first: &[&str]| {
+                let mut ping = Command::new(program);
+                ping.args(first).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status()
+            };
+            // Not every machine has the first.
+            let status = run("ping", &[]).or_else(|_| run("busybox", &["ping"]));
+            if status.context("start ping")?.success() {
                 return Ok(());
             }
             Err(anyhow!("the first ping of {target} is not answered"))
