@@ -125,6 +125,7 @@ impl World {
         }
         self.usage.remove(&name);
         self.changed.insert(ReadKey::Usage(name.clone()));
+        self.requeue_kept(|_, lease| lease.subnet == name);
         self.project_pools(&name);
     }
 
@@ -147,6 +148,7 @@ impl World {
         self.subnet_views.insert(name.clone(), Arc::new(view));
         self.select_nodes(&Selecting::Gateways(name.clone()));
         self.changed.insert(ReadKey::Subnet(name.clone()));
+        self.requeue_kept(|_, lease| lease.subnet == name);
         self.project_pools(&name);
     }
 
@@ -298,6 +300,7 @@ impl World {
         if self.bindings.get(namespace).is_none_or(|old| **old != bound) {
             self.bindings.insert(namespace.clone(), Arc::new(bound));
             self.changed.insert(ReadKey::NamespaceSubnets(namespace.clone()));
+            self.requeue_kept(|kept, _| kept.namespace == *namespace);
             self.leases.retry_refused();
         }
     }

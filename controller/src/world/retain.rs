@@ -215,6 +215,19 @@ impl World {
         self.queue_idle(key);
     }
 
+    /// What decides whether addresses are kept changed: a subnet, or the subnets of a
+    /// namespace.
+    pub(super) fn requeue_kept(&mut self, concerned: impl Fn(&KeptView, &Lease) -> bool) {
+        let kept = self
+            .retention
+            .kept
+            .iter()
+            .filter(|(port, view)| self.ipam.lease(port).is_some_and(|lease| concerned(view, lease)));
+        for port in kept.map(|(port, _)| port.clone()).collect::<Vec<_>>() {
+            self.leases.queue(port);
+        }
+    }
+
     fn queue_idle(&mut self, key: &WorkloadKey) {
         for port in self.retention.idle.get(key).cloned().unwrap_or_default() {
             self.leases.queue(port);
