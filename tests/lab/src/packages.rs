@@ -25,6 +25,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("nsenter", "util-linux"),
     ("mount", "mount"),
     ("curl", "curl"),
+    ("ping", "iputils-ping"),
     ("tcpdump", "tcpdump"),
     ("strace", "strace"),
 ];
