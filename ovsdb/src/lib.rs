@@ -50,7 +50,7 @@
 //!
 //! # Cost
 //!
-//! A port of OVN takes about 1.2 KiB (`examples/memory.rs`). An update of one row takes about ten
+//! A port of OVN takes about 1.1 KB (`examples/memory.rs`). An update of one row takes about ten
 //! microseconds with 3,000 or 30,000 ports and however many snapshots are held
 //! (`examples/measure.rs`): tables are persistent hash tries, and big sets and maps
 //! are lists of chunks, of which a change copies one.

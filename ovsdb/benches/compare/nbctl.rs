@@ -40,7 +40,7 @@ pub fn single(filled: &Filled, rounds: usize) -> Vec<Duration> {
         .map(|i| {
             let begin = Instant::now();
             let mut command = command(filled);
-            command.arg(database(filled)).args(add("forked", i, 1));
+            command.arg(database(filled)).args(add("fork", i, 1));
             assert!(command.status().unwrap().success());
             begin.elapsed()
         })
@@ -64,7 +64,9 @@ fn add(prefix: &str, first: usize, count: usize) -> Vec<String> {
     let mut words = Vec::new();
     for i in first..first + count {
         let (name, high, low) = (format!("{prefix}-{i}"), i / 256 % 256, i % 256);
-        let address = format!("02:01:00:00:{high:02x}:{low:02x} 10.200.{high}.{low}");
+        // The tool refuses an address that another port has.
+        let net = 200 + prefix.len();
+        let address = format!("02:01:00:{net:02x}:{high:02x}:{low:02x} 10.{net}.{high}.{low}");
         for word in ["--", "lsp-add", SWITCH, &name, "--", "lsp-set-addresses", &name, &address] {
             words.push(word.to_owned());
         }
