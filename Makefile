@@ -13,7 +13,7 @@ export CARGO_TERM_COLOR ?= never
 .PHONY: help lab lab-down test lint unit e2e bench bench-ovsdb soak fuzz tools shim shim-arm64 generate clean bootstrap shim shim-arm64
 
 help: ## This list
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 bootstrap:
 	@scripts/bootstrap.sh
@@ -51,28 +51,35 @@ e2e: $(LAB) tools ## End-to-end tests on a lab of their own
 	@echo "== end-to-end tests"
 	@scripts/e2e.sh $(LAB) $(E2E_LAB)
 
+bench: bench-ovsdb bench-cni bench-controller ## All benches; figures are in docs/performance.md and docs/ovsdb.md
+
 bench-ovsdb: $(LAB) tools ## The OVSDB client side by side with ovn-nbctl and Python (docs/ovsdb.md)
 	@scripts/bench-ovsdb.sh
+
+bench-cni: $(LAB) tools shim ## ADD and DEL measured from exec to exit, on a node with the real OVS and OVN
+	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" WEIR_BENCH_PLUGIN="$(CURDIR)/target/dist/kube-ovn" $(CARGO) bench -q -p daemon --bench add
+
+bench-controller: $(LAB) tools ## The controller at scale: 150,000 pods (WEIR_BENCH_PODS, _NODES, _SUBNETS); IPAM alone
+	@$(CARGO) bench -p controller --bench ipam
+	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) bench -p controller --bench scale
+
+soak: soak-ovsdb soak-cni soak-controller ## Long runs of everything that can be run for long
+
+soak-ovsdb: $(LAB) tools ## The OVSDB client on real clusters (WEIR_LEADER_CHANGES=200, WEIR_CUTS=40, ...)
+	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test -p ovsdb --tests --no-fail-fast -- --ignored --nocapture --test-threads=1 soak_
+
+soak-cni: $(LAB) tools ## A thousand ADDs and DELs, five hundred pods at once
+	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test -q -p daemon --test plug_endurance -- --ignored --nocapture
+
+# The simulator optimised, or a thousand seeds would take a day.
+soak-controller: export WEIR_SIM_SEEDS ?= 1000
+soak-controller: bootstrap ## The simulator with many seeds (WEIR_SIM_SEEDS=1000)
+	@$(CARGO) test --release -p controller --lib sim:: -- --skip real
 
 # Needs a nightly toolchain and a C++ compiler.
 fuzz: export FUZZ_SECONDS ?= 3600
 fuzz: ## Fuzzers of the OVSDB client, FUZZ_SECONDS=3600 each (nightly toolchain)
 	@scripts/fuzz.sh
-
-bench: $(LAB) tools ## The controller at scale, release build: 150,000 pods (WEIR_BENCH_PODS, _NODES, _SUBNETS)
-	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) bench -p controller --bench scale
-
-# The simulator optimised, or a thousand seeds would take a day.
-soak: export WEIR_SIM_SEEDS ?= 1000
-soak: $(LAB) tools ## Long runs: the OVSDB client on real clusters (WEIR_LEADER_CHANGES=200, WEIR_CUTS=40, …), the simulator (WEIR_SIM_SEEDS=1000)
-	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test -p ovsdb --tests --no-fail-fast -- --ignored --nocapture --test-threads=1 soak_
-	@$(CARGO) test --release -p controller --lib sim:: -- --skip real
-
-bench-cni: $(LAB) tools shim ## ADD and DEL measured from exec to exit, on a node with the real OVS and OVN
-	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" WEIR_BENCH_PLUGIN="$(CURDIR)/target/dist/kube-ovn" $(CARGO) bench -q -p daemon --bench add
-
-soak-cni: $(LAB) tools ## A thousand ADDs and DELs, five hundred pods at once
-	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test -q -p daemon --test plug_endurance -- --ignored --nocapture
 
 shim: ## The CNI executable, linked statically
 	@$(CARGO) rustc -q -p cni --bin kube-ovn --profile dist -- -C target-feature=+crt-static -C relocation-model=static
