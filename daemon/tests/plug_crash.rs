@@ -86,6 +86,13 @@ fn attempt(node: &Node, number: u8, nic: &str) -> Attempt {
     Attempt { pod, namespace, request }
 }
 
+/// What the dead process had sent to the switch's database has arrived before its successor begins: the server answers
+/// one connection's requests in order. (Here both are one process with one connection.)
+async fn settle(node: &Node) {
+    let ids = [("settled".to_owned(), uuid::Uuid::new_v4().to_string())].into();
+    node.ovs.apply(|view| daemon::ovs::plan::set_root_external_ids(view, &ids)).await.unwrap();
+}
+
 /// What follows the restart, and that it ends well.
 async fn recover(node: &Node, attempt: Attempt, then: Then, what: &str) {
     let Attempt { pod, namespace, request } = attempt;
@@ -145,6 +152,7 @@ async fn add_dies(nic: &str, ahead: bool) {
             }
             let died = killed_after(steps, node.plugger.add(&attempt.request)).await;
             let what = format!("{nic}, ahead {ahead}, ADD died after step {steps} ({died:?}), then {then:?}");
+            settle(&node).await;
             node.restart_agent();
             if ahead && then == Then::Repeat && died.is_some() {
                 // What the dead process held waits for nobody any more.
@@ -204,6 +212,7 @@ async fn c_037_del_dies_after_every_step() {
                 node.plugger.add(&attempt.request).await.unwrap();
                 let died = killed_after(steps, node.plugger.del(&attempt.request)).await;
                 let what = format!("{nic}, DEL died after step {steps} ({died:?}), then {then:?}");
+                settle(&node).await;
                 node.restart_agent();
                 recover(&node, attempt, then, &what).await;
                 if died.is_none() {
@@ -222,6 +231,7 @@ async fn a_preparation_that_dies_leaves_nothing() {
     for steps in 1.. {
         let attempt = attempt(&node, 1, NICS[0]);
         let died = killed_after(steps, node.plugger.prepare()).await;
+        settle(&node).await;
         node.restart_agent();
         recover(&node, attempt, Then::Forget, &format!("preparation died after step {steps} ({died:?})"))
             .await;
