@@ -4,7 +4,9 @@
 //! longest run of them. A packet a millisecond: what the loss of one packet is
 //! called a millisecond of outage by.
 
+use std::io::Read;
 use std::net::IpAddr;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
@@ -50,7 +52,26 @@ pub fn netns(cluster: &Cluster, on: &Node, pod: &PodView) -> Result<String> {
     path.with_context(|| format!("no interface of {port} on {}", on.name))
 }
 
+impl Drop for Flow {
+    fn drop(&mut self) {
+        // Ended already, as a rule.
+        let _ = self.signal("-KILL");
+        let _ = self.child.wait();
+    }
+}
+
 impl Flow {
+    fn signal(&self, signal: &str) -> Result<()> {
+        lab::run::run("kill", [signal, "--", &format!("-{}", self.child.id())])
+    }
+
+    fn read(&mut self) -> Result<String> {
+        let mut text = String::new();
+        let mut output = self.child.stdout.take().context("ping has no output")?;
+        output.read_to_string(&mut text).context("ping's output")?;
+        Ok(text)
+    }
+
     /// Starts to ping from a pod, a packet a millisecond, with the system's `ping`
     /// (the pod's own has no such rate).
     pub fn start(cluster: &Cluster, from: &PodView, to: IpAddr) -> Result<Self> {
@@ -58,7 +79,9 @@ impl Flow {
         let netns = netns(cluster, &on, from)?;
         let mut command = node::command_in(&cluster.lab, &on)?;
         command.args(["nsenter", &format!("--net={netns}"), "ping", "-n", "-i", "0.001", &to.to_string()]);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        // A group of its own: nsenter stays as the parent, and only signals to both reach ping.
+        command.process_group(0);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
         Ok(Self { child: child.context("cannot start ping")?, what: format!("{} to {to}", from.name) })
     }
 
@@ -67,12 +90,8 @@ impl Flow {
     pub fn end(mut self) -> Result<Loss> {
         const UNDERWAY: usize = 250;
         std::thread::sleep(Duration::from_millis(500));
-        let interrupted = lab::run::run("kill", ["-INT", &self.child.id().to_string()]);
-        if interrupted.is_err() {
-            let _ = self.child.kill();
-        }
-        let output = self.child.wait_with_output().context("ping did not end")?;
-        let text = String::from_utf8_lossy(&output.stdout);
+        self.signal("-INT")?;
+        let text = self.read()?;
         let mut answered: Vec<usize> = text.lines().filter_map(sequence).collect();
         ensure!(!answered.is_empty(), "{}: no answer at all: {text}", self.what);
         unwrap_sequence(&mut answered);
@@ -91,7 +110,7 @@ impl Flow {
             let gap = number.saturating_sub(before + 1);
             (lost, longest, before) = (lost + gap, longest.max(gap), number);
         }
-        Ok(Loss { what: self.what, sent, lost, longest })
+        Ok(Loss { what: self.what.clone(), sent, lost, longest })
     }
 }
 

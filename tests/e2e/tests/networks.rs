@@ -186,7 +186,9 @@ fn a_centralized_gateway_moves_under_traffic_and_fails_over() -> Result<()> {
     let loss = flow.end()?;
     say(format!("planned move of the gateway: {loss}"));
     ensure!(loss.longest <= 50, "the planned move cut the traffic: {loss}");
-    // Both are candidates; the active one dies.
+    // Both are candidates (the active one stays when another joins it); the active one dies.
+    patch(&second.name)?;
+    wait_seen_as(&cluster, &source, v4, &second)?;
     patch(&format!("{},{}", second.name, first.name))?;
     wait_seen_as(&cluster, &source, v4, &second)?;
     let flow = Flow::start(&cluster, &pod, target)?;
