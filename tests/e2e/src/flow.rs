@@ -4,13 +4,14 @@
 //! longest run of them. A packet a millisecond: what the loss of one packet is
 //! called a millisecond of outage by.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use lab::checks::probe::PodView;
 use lab::node;
 use lab::state::Node;
@@ -20,6 +21,8 @@ use crate::cluster::Cluster;
 /// Pings that are on their way.
 pub struct Flow {
     child: Child,
+    /// What ping prints. A pipe that nobody reads meanwhile would stop it after a second.
+    output: File,
     what: String,
 }
 
@@ -66,10 +69,18 @@ impl Flow {
     }
 
     fn read(&mut self) -> Result<String> {
-        let mut text = String::new();
-        let mut output = self.child.stdout.take().context("ping has no output")?;
-        output.read_to_string(&mut text).context("ping's output")?;
-        Ok(text)
+        self.child.wait().context("ping did not end")?;
+        // nsenter ends before ping has said its last words.
+        for _ in 0..100 {
+            let mut text = String::new();
+            self.output.seek(SeekFrom::Start(0)).context("ping's output")?;
+            self.output.read_to_string(&mut text).context("ping's output")?;
+            if text.contains("packets transmitted") {
+                return Ok(text);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!("{}: ping gave no summary", self.what)
     }
 
     /// Starts to ping from a pod, a packet a millisecond, with the system's `ping`
@@ -79,10 +90,15 @@ impl Flow {
         let netns = netns(cluster, &on, from)?;
         let mut command = node::command_in(&cluster.lab, &on)?;
         command.args(["nsenter", &format!("--net={netns}"), "ping", "-n", "-i", "0.001", &to.to_string()]);
+        let output = tempfile::tempfile().context("a file for ping's output")?;
         // A group of its own: nsenter stays as the parent, and only signals to both reach ping.
         command.process_group(0);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-        Ok(Self { child: child.context("cannot start ping")?, what: format!("{} to {to}", from.name) })
+        let child = command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(Stdio::null()).spawn();
+        Ok(Self {
+            child: child.context("cannot start ping")?,
+            output,
+            what: format!("{} to {to}", from.name),
+        })
     }
 
     /// Ends it and counts. Packets of the last quarter of a second may still be on
@@ -93,7 +109,7 @@ impl Flow {
         self.signal("-INT")?;
         let text = self.read()?;
         let mut answered: Vec<usize> = text.lines().filter_map(sequence).collect();
-        ensure!(!answered.is_empty(), "{}: no answer at all: {text}", self.what);
+        ensure!(!answered.is_empty(), "{}: no answer at all", self.what);
         unwrap_sequence(&mut answered);
         answered.sort_unstable();
         answered.dedup();
@@ -101,7 +117,7 @@ impl Flow {
             let (count, rest) = line.split_once(' ')?;
             rest.starts_with("packets transmitted").then(|| count.parse::<usize>().ok())?
         });
-        let transmitted = transmitted.with_context(|| format!("{}: no summary in {text}", self.what))?;
+        let transmitted = transmitted.with_context(|| format!("{}: no summary", self.what))?;
         let sent = transmitted.saturating_sub(UNDERWAY).max(*answered.last().unwrap_or(&0));
         let mut lost = 0;
         let mut longest = 0;
