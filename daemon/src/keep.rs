@@ -135,8 +135,8 @@ async fn keep_conflist(flags: &Flags, cancel: CancellationToken) {
                 );
                 // Only now the folder is sure to exist; it may be a new one.
                 watch = Some(Folder::watch(&flags.cni_conf_dir));
-                // A change between the installation and the watch.
-                continue_once(&flags.cni_conf_dir.join(name))
+                // It may have gone between the installation and the watch.
+                !flags.cni_conf_dir.join(name).exists()
             }
             Err(error) => {
                 tracing::warn!(error = %error, "the network configuration can't be installed; trying again");
@@ -154,11 +154,6 @@ async fn keep_conflist(flags: &Flags, cancel: CancellationToken) {
             () = pause => {}
         }
     }
-}
-
-/// Whether the file is gone already.
-fn continue_once(file: &Path) -> bool {
-    !file.exists()
 }
 
 #[cfg(test)]

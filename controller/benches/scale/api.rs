@@ -54,7 +54,8 @@ fn target(path: &str) -> Target {
     Target { collection: format!("{prefix}/{}", rest[0]), namespace: namespace.into(), name: name.into() }
 }
 
-fn merge(into: &mut Value, patch: &Value) {
+/// Applies a merge patch (RFC 7386), as both API servers of this bench do.
+pub fn merge(into: &mut Value, patch: &Value) {
     match (into, patch) {
         (Value::Object(into), Value::Object(patch)) => {
             for (key, value) in patch {

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use stats_alloc::Region;
 
 use crate::ALLOCATOR;
+use crate::api::merge;
 use crate::cluster::{self, Size};
 
 fn config() -> Config {
@@ -42,21 +43,6 @@ struct Api {
     objects: BTreeMap<ObjectRef, String>,
     version: u64,
     writes: u64,
-}
-
-fn merge(into: &mut Value, patch: &Value) {
-    match (into, patch) {
-        (Value::Object(into), Value::Object(patch)) => {
-            for (key, value) in patch {
-                if value.is_null() {
-                    into.remove(key);
-                } else {
-                    merge(into.entry(key.clone()).or_insert(Value::Null), value);
-                }
-            }
-        }
-        (into, patch) => *into = patch.clone(),
-    }
 }
 
 impl Api {

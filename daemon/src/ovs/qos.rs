@@ -118,19 +118,27 @@ pub(super) fn insert(
         .column("other_config", string_map(&discipline.config()))
         .column("external_ids", string_map(marks));
     if let Some(config) = discipline.queue() {
-        let queue = Uuid::new_v4();
-        operations.push(
-            Operation::insert("Queue")
-                .uuid(queue)
-                .column("other_config", string_map(&config))
-                .column("external_ids", string_map(marks))
-                .build(),
-        );
-        let queues: AtomMap = [(Atom::from(0i64), Atom::from(queue))].into_iter().collect();
-        row = row.column("queues", Value::Map(queues));
+        row = row.column("queues", Value::Map(insert_queue(&config, marks, operations)));
     }
     operations.push(row.build());
     qos
+}
+
+/// Makes a queue. Returns it as queue 0 of a QoS.
+fn insert_queue(
+    config: &BTreeMap<String, String>,
+    marks: &BTreeMap<String, String>,
+    operations: &mut Vec<Operation>,
+) -> AtomMap {
+    let queue = Uuid::new_v4();
+    operations.push(
+        Operation::insert("Queue")
+            .uuid(queue)
+            .column("other_config", string_map(config))
+            .column("external_ids", string_map(marks))
+            .build(),
+    );
+    [(Atom::from(0i64), Atom::from(queue))].into_iter().collect()
 }
 
 /// Makes the rows of a port that exists say what is wanted.
@@ -253,15 +261,7 @@ fn edit(
     match queue.and_then(|uuid| view.queue(&uuid)) {
         Some(queue) => set_keys("Queue", queue, &config, &QUEUE_KEYS, marks, operations),
         None => {
-            let queue = Uuid::new_v4();
-            operations.push(
-                Operation::insert("Queue")
-                    .uuid(queue)
-                    .column("other_config", string_map(&config))
-                    .column("external_ids", string_map(marks))
-                    .build(),
-            );
-            let pairs: AtomMap = [(Atom::from(0i64), Atom::from(queue))].into_iter().collect();
+            let pairs = insert_queue(&config, marks, operations);
             operations.push(Operation::mutate("QoS").by_uuid(qos.uuid).set_map("queues", pairs).build());
         }
     }

@@ -139,6 +139,22 @@ fn controller_elsewhere(cluster: &Cluster, doomed: &Node) -> Result<()> {
     Ok(())
 }
 
+/// Waits until the API server takes a node for dead.
+fn wait_not_ready(cluster: &Cluster, node: &Node) -> Result<()> {
+    wait_for("the node to be seen as NotReady", PATIENCE, || {
+        let object = api::get(&cluster.lab, &format!("/api/v1/nodes/{}", node.name))?;
+        let ready = api::condition(&object, "Ready").to_owned();
+        Ok(if ready == "True" { Look::NotYet(ready) } else { Look::Ready(()) })
+    })
+}
+
+/// Starts a node that is off, and waits until it serves pods.
+fn bring_back(cluster: &Cluster, node: &Node) -> Result<()> {
+    node::start(&cluster.lab, node)?;
+    life::wait_nodes_ready(&cluster.lab, PATIENCE)?;
+    cluster.wait_system("kube-ovn-cni", cluster.nodes()?.len()).map(drop)
+}
+
 /// The outside host's management address of a family.
 fn outside_address(cluster: &Cluster, v4: bool) -> Result<IpAddr> {
     let found = outside::addresses(&cluster.lab).into_iter().find(|address| address.is_ipv4() == v4);
@@ -205,11 +221,7 @@ fn a_centralized_gateway_moves_under_traffic_and_fails_over() -> Result<()> {
     let killed = Instant::now();
     node::stop(&cluster.lab, &second, true)?;
     let moved = (|| -> Result<()> {
-        wait_for("the node to be seen as NotReady", PATIENCE, || {
-            let object = api::get(&cluster.lab, &format!("/api/v1/nodes/{}", second.name))?;
-            let ready = api::condition(&object, "Ready").to_owned();
-            Ok(if ready == "True" { Look::NotYet(ready) } else { Look::Ready(()) })
-        })?;
+        wait_not_ready(&cluster, &second)?;
         let noticed = Instant::now();
         wait_seen_as(&cluster, &source, v4, &first)?;
         let (in_all, after) = (killed.elapsed().as_secs_f64(), noticed.elapsed().as_secs_f64());
@@ -217,9 +229,7 @@ fn a_centralized_gateway_moves_under_traffic_and_fails_over() -> Result<()> {
         Ok(())
     })();
     let loss = flow.end();
-    node::start(&cluster.lab, &second)?;
-    life::wait_nodes_ready(&cluster.lab, PATIENCE)?;
-    cluster.wait_system("kube-ovn-cni", nodes.len())?;
+    bring_back(&cluster, &second)?;
     moved?;
     say(format!("unplanned loss of the gateway: {}", loss?));
     namespace.delete_pods(true)
@@ -286,11 +296,7 @@ fn static_and_stateful_addresses_survive_the_loss_of_their_node() -> Result<()> 
     ensure!(!there.is_empty(), "no pod of the sets is on {}", second.name);
     node::stop(&cluster.lab, &second, true)?;
     let moved = (|| -> Result<()> {
-        wait_for("the node to be seen as NotReady", PATIENCE, || {
-            let object = api::get(&cluster.lab, &format!("/api/v1/nodes/{}", second.name))?;
-            let ready = api::condition(&object, "Ready").to_owned();
-            Ok(if ready == "True" { Look::NotYet(ready) } else { Look::Ready(()) })
-        })?;
+        wait_not_ready(&cluster, &second)?;
         for pod in &there {
             let delete = ["-n", "steady", "delete", "pod", pod, "--grace-period=0", "--force"];
             cluster.kubectl(&delete)?;
@@ -317,9 +323,7 @@ fn static_and_stateful_addresses_survive_the_loss_of_their_node() -> Result<()> 
         }
         Ok(())
     })();
-    node::start(&cluster.lab, &second)?;
-    life::wait_nodes_ready(&cluster.lab, PATIENCE)?;
-    cluster.wait_system("kube-ovn-cni", nodes.len())?;
+    bring_back(&cluster, &second)?;
     moved?;
     say(format!("{} pods kept their addresses through the loss of {}", before.len(), second.name));
     cluster.kubectl(&["-n", "steady", "delete", "statefulset", "--all"])?;
