@@ -1,19 +1,21 @@
 //! Controllers, database and API server on one bench, and the scheduler that lets
 //! them make steps in an order drawn from a seed.
 
+mod cluster;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ovsdb::testing::{Database, northbound};
 use ovsdb::{Operation, Replica, RowChange, TransactError, TransactErrorKind};
-use serde_json::json;
 
 use super::api::{Change, EPOCH_S, decode};
 use super::{Api, Rng};
 use crate::core::Core;
 use crate::facts::{EventFact, Kind, ObjectRef};
-use crate::io::{Config, Input, KubeWrite, Output};
+use crate::io::{Input, KubeWrite, Output};
 use crate::world::NEEDED;
+pub(crate) use cluster::{config, pod};
 
 /// One controller process.
 pub(crate) struct Process {
@@ -69,38 +71,6 @@ enum Step {
     Answer(usize, usize),
 }
 
-pub(crate) fn config() -> Config {
-    Config {
-        cluster_router: "ovn-cluster".into(),
-        node_switch: "join".into(),
-        node_switch_cidr: "100.64.0.0/16".into(),
-        node_switch_gateway: "".into(),
-        default_ls: "ovn-default".into(),
-        default_cidr: "10.16.0.0/16".into(),
-        default_gateway: "".into(),
-        default_exclude_ips: "".into(),
-        default_gateway_check: true,
-        external_gateway_switch: "external".into(),
-        service_cluster_ip_range: "10.96.0.0/12".into(),
-        network_type: "geneve".into(),
-        pod_nic_type: "veth-pair".into(),
-        enable_lb: true,
-        enable_ecmp: false,
-        port_security: false,
-        ls_dnat_mod_dl_dst: true,
-        ls_ct_skip_dst_lport_ips: true,
-        node_local_dns_ip: "".into(),
-        skip_conntrack_dst_cidrs: "".into(),
-        northd_backoff_ms: 150,
-        seed: 1,
-        version: "v0.0.0".into(),
-    }
-}
-
-pub(crate) fn pod(namespace: &str, name: &str) -> ObjectRef {
-    ObjectRef::namespaced(Kind::Pod, namespace, name)
-}
-
 impl Bench {
     /// An empty cluster and no controller.
     pub(crate) fn new(seed: u64) -> Self {
@@ -115,52 +85,6 @@ impl Bench {
             inputs: 0,
             epochs: 0,
         }
-    }
-
-    /// Two nodes, a namespace, a leading controller, all settled.
-    pub(crate) fn cluster(seed: u64) -> Self {
-        let mut bench = Self::new(seed);
-        bench.add_namespace("web");
-        bench.add_node("n-1", "192.0.2.11");
-        bench.add_node("n-2", "192.0.2.12");
-        let leader = bench.start();
-        bench.elect(leader);
-        bench.settle();
-        bench
-    }
-
-    pub(crate) fn add_namespace(&mut self, name: &str) {
-        self.api.create(&ObjectRef::cluster(Kind::Namespace, name), json!({})).unwrap();
-    }
-
-    pub(crate) fn add_node(&mut self, name: &str, ip: &str) {
-        self.add_node_with(name, ip, json!({}));
-    }
-
-    pub(crate) fn add_node_with(&mut self, name: &str, ip: &str, annotations: serde_json::Value) {
-        let mut annotations = annotations;
-        annotations["ovn.kubernetes.io/chassis"] = format!("chassis-{name}").into();
-        let body = json!({
-            "metadata": { "annotations": annotations },
-            "status": {
-                "addresses": [{ "type": "InternalIP", "address": ip }],
-                "conditions": [{ "type": "Ready", "status": "True" }],
-            },
-        });
-        self.api.create(&ObjectRef::cluster(Kind::Node, name), body).unwrap();
-    }
-
-    pub(crate) fn add_pod(&mut self, name: &str, node: &str) {
-        self.add_pod_with(name, node, json!({}));
-    }
-
-    pub(crate) fn add_pod_with(&mut self, name: &str, node: &str, annotations: serde_json::Value) {
-        let body = json!({
-            "metadata": { "annotations": annotations },
-            "spec": { "nodeName": node, "restartPolicy": "Always" },
-            "status": { "phase": "Pending" },
-        });
-        self.api.create(&pod("web", name), body).unwrap();
     }
 
     /// Starts a controller process.
