@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crds::{keys, names};
 use ipnet::IpNet;
-use ovsdb::Row;
+use ovsdb::{Atom, Row, Value};
 
 use crate::compile::routes::{OF_SPEC, ambiguous};
 use crate::compile::rows::{self, policy_key, route_key};
@@ -68,7 +68,11 @@ pub fn natural_key(table: Table, row: &Row, holder: Option<Holder<'_>>) -> Optio
         | Table::LogicalSwitchPort
         | Table::HaChassisGroup
         | Table::PortGroup
-        | Table::AddressSet => row.str("name").filter(|name| !name.is_empty())?.into(),
+        | Table::AddressSet => match row.get("name")? {
+            // The replica's own string: there is one for each port.
+            Value::Atom(Atom::String(name)) if !name.is_empty() => name.clone(),
+            _ => return None,
+        },
     })
 }
 

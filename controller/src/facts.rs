@@ -15,6 +15,8 @@ use std::sync::Arc;
 use ovsdb::Value;
 use serde::Serialize;
 
+use crate::strings::StringMap;
+
 pub use columns::Columns;
 use columns::shared;
 
@@ -118,7 +120,7 @@ pub enum Column {
     /// The whole value is ours; any difference is repaired.
     Whole(#[serde(serialize_with = "as_debug")] Value),
     /// These keys of a map are ours, other keys are left alone.
-    Keys(BTreeMap<Arc<str>, Arc<str>>),
+    Keys(StringMap),
     /// Only used when the row is inserted; an existing row keeps its own value
     /// (for instance the random MAC of a router port).
     Initial(#[serde(serialize_with = "as_debug")] Value),
@@ -132,9 +134,9 @@ pub enum Column {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MapColumn {
     /// These keys have these values.
-    pub keys: BTreeMap<Arc<str>, Arc<str>>,
+    pub keys: StringMap,
     /// These keys are there; what they say stays as it is (random values).
-    pub initial: BTreeMap<Arc<str>, Arc<str>>,
+    pub initial: StringMap,
     /// What must not be there.
     pub gone: Gone,
 }
@@ -169,7 +171,7 @@ impl Column {
         gone: impl IntoIterator<Item = G>,
     ) -> Self {
         let gone = Gone::Keys(gone.into_iter().map(|key| key.as_ref().into()).collect());
-        Self::Map(Box::new(MapColumn { keys: shared(pairs), initial: BTreeMap::new(), gone }))
+        Self::Map(Box::new(MapColumn { keys: shared(pairs), initial: StringMap::new(), gone }))
     }
 }
 
@@ -234,7 +236,7 @@ pub struct ObjectRef {
 impl ObjectRef {
     /// A cluster-scoped reference.
     pub fn cluster(kind: Kind, name: impl Into<Arc<str>>) -> Self {
-        Self { kind, namespace: "".into(), name: name.into() }
+        Self { kind, namespace: Arc::default(), name: name.into() }
     }
     /// A namespaced reference.
     pub fn namespaced(kind: Kind, namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {

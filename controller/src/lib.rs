@@ -29,6 +29,7 @@ pub mod publish;
 pub mod run;
 #[cfg(test)]
 mod sim;
+pub mod strings;
 pub mod verify;
 pub mod view;
 pub mod watch;

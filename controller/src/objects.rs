@@ -3,16 +3,12 @@
 //! Watches decode into these (a typed Pod costs 35 KiB of memory, a projected
 //! one a fraction), the world stores them, compile reads projections of them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::facts::{Kind, ObjectRef};
-
-/// A string map as it appears in labels and annotations. Watches keep only
-/// labels, and annotations whose key contains `kubernetes.io/` or `k8s.`/`multus` prefixes Weir reads.
-pub type StringMap = BTreeMap<Arc<str>, Arc<str>>;
+pub use crate::strings::StringMap;
 
 /// Metadata common to all kinds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,19 +27,20 @@ pub struct Meta {
     pub created_at: i64,
     /// Labels.
     pub labels: StringMap,
-    /// Annotations that Weir reads.
+    /// Annotations that Weir reads: watches keep those whose key contains `kubernetes.io/`,
+    /// `multus` or begins with `k8s.`.
     pub annotations: StringMap,
     /// Finalizers.
-    pub finalizers: Vec<Arc<str>>,
+    pub finalizers: Arc<[Arc<str>]>,
     /// `Some` when the object is being deleted: unix seconds at which its grace
     /// period is over (deletionTimestamp as the API server writes it).
     pub deleting_at: Option<i64>,
     /// Owners: (kind, apiVersion, name, uid).
-    pub owners: Vec<Owner>,
+    pub owners: Arc<[Owner]>,
 }
 
 /// An owner reference.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Owner {
     pub api_version: Arc<str>,
@@ -105,7 +102,94 @@ pub type Subnet = Custom<crds::SubnetSpec, crds::SubnetStatus>;
 /// Vpc.
 pub type Vpc = Custom<crds::VpcSpec, crds::VpcStatus>;
 /// IP (it has no status).
-pub type Ip = Custom<crds::IpSpec, ()>;
+pub type Ip = Custom<IpSpec, ()>;
+
+/// Spec of an IP. There is one for each pod, so its strings are shared with others,
+/// which `crds::IpSpec` can't.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "crds::IpSpec", from = "crds::IpSpec")]
+#[allow(missing_docs)]
+pub struct IpSpec {
+    pub pod_name: Arc<str>,
+    pub namespace: Arc<str>,
+    pub subnet: Arc<str>,
+    pub node_name: Arc<str>,
+    pub ip_address: Arc<str>,
+    pub v4_ip_address: Arc<str>,
+    pub v6_ip_address: Arc<str>,
+    pub mac_address: Arc<str>,
+    pub pod_type: Arc<str>,
+    /// What few have.
+    pub rest: Option<Arc<IpRest>>,
+}
+
+/// Fields of an IP that few have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct IpRest {
+    pub attach_subnets: Vec<String>,
+    pub attach_ips: Vec<String>,
+    pub attach_macs: Vec<String>,
+    pub container_id: String,
+}
+
+impl IpSpec {
+    /// Takes a spec over; `share` makes strings that many have, each in memory once.
+    pub fn new(spec: crds::IpSpec, mut share: impl FnMut(&str) -> Arc<str>) -> Self {
+        let rest = IpRest {
+            attach_subnets: spec.attach_subnets,
+            attach_ips: spec.attach_ips,
+            attach_macs: spec.attach_macs,
+            container_id: spec.container_id,
+        };
+        // Of one family the two are the same text.
+        let ip_address: Arc<str> = spec.ip_address.into();
+        let mut address = |text: String| match text.as_str() {
+            "" => share(""),
+            text if text == &*ip_address => ip_address.clone(),
+            text => text.into(),
+        };
+        Self {
+            v4_ip_address: address(spec.v4_ip_address),
+            v6_ip_address: address(spec.v6_ip_address),
+            ip_address,
+            mac_address: spec.mac_address.into(),
+            pod_name: spec.pod_name.into(),
+            namespace: share(&spec.namespace),
+            subnet: share(&spec.subnet),
+            node_name: share(&spec.node_name),
+            pod_type: share(&spec.pod_type),
+            rest: (rest != IpRest::default()).then(|| Arc::new(rest)),
+        }
+    }
+}
+
+impl From<crds::IpSpec> for IpSpec {
+    fn from(spec: crds::IpSpec) -> Self {
+        Self::new(spec, |text| text.into())
+    }
+}
+
+impl From<IpSpec> for crds::IpSpec {
+    fn from(spec: IpSpec) -> Self {
+        let rest = spec.rest.as_deref().cloned().unwrap_or_default();
+        Self {
+            pod_name: spec.pod_name.to_string(),
+            namespace: spec.namespace.to_string(),
+            subnet: spec.subnet.to_string(),
+            attach_subnets: rest.attach_subnets,
+            node_name: spec.node_name.to_string(),
+            ip_address: spec.ip_address.to_string(),
+            v4_ip_address: spec.v4_ip_address.to_string(),
+            v6_ip_address: spec.v6_ip_address.to_string(),
+            attach_ips: rest.attach_ips,
+            mac_address: spec.mac_address.to_string(),
+            attach_macs: rest.attach_macs,
+            container_id: rest.container_id,
+            pod_type: spec.pod_type.to_string(),
+        }
+    }
+}
 
 /// IPPool.
 pub type IpPool = Custom<crds::IpPoolSpec, crds::IpPoolStatus>;
@@ -198,6 +282,28 @@ impl Object {
         }
     }
 
+    /// Takes over from the version before what has not changed, so that it is in memory
+    /// once: keys of indexes are the first version's. Only kinds of which there are many.
+    pub(crate) fn share_with(&mut self, old: &Self) {
+        let old = old.meta();
+        let new = match self {
+            Self::Pod(pod) => Arc::get_mut(pod).map(|pod| &mut pod.meta),
+            Self::Ip(ip) => Arc::get_mut(ip).map(|ip| &mut ip.meta),
+            _ => None,
+        };
+        let Some(new) = new else { return };
+        for (new, old) in [(&mut new.name, &old.name), (&mut new.uid, &old.uid)] {
+            if new == old {
+                *new = old.clone();
+            }
+        }
+        for (new, old) in [(&mut new.labels, &old.labels), (&mut new.annotations, &old.annotations)] {
+            if new == old {
+                *new = old.clone();
+            }
+        }
+    }
+
     /// The object's kind.
     pub fn kind(&self) -> Kind {
         match self {
@@ -219,5 +325,70 @@ impl Object {
     pub fn reference(&self) -> ObjectRef {
         let meta = self.meta();
         ObjectRef { kind: self.kind(), namespace: meta.namespace.clone(), name: meta.name.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_shares_what_has_not_changed_with_the_one_before() {
+        let pod = |value: &str, version: &str| {
+            let meta = Meta {
+                name: "a".to_owned().into(),
+                uid: "u".to_owned().into(),
+                resource_version: version.into(),
+                labels: StringMap::from([("k".into(), value.into())]),
+                ..Meta::default()
+            };
+            Object::Pod(Arc::new(Pod { meta, ..Pod::default() }))
+        };
+        let old = pod("1", "1");
+        let (mut same, mut other) = (pod("1", "2"), pod("2", "2"));
+        for new in [&mut same, &mut other] {
+            let before = new.clone();
+            // Somebody else has it: then it stays as it is.
+            new.share_with(&old);
+            assert!(!Arc::ptr_eq(&new.meta().name, &old.meta().name));
+            drop(before);
+            let before = format!("{new:?}");
+            new.share_with(&old);
+            assert_eq!(format!("{new:?}"), before);
+            assert!(Arc::ptr_eq(&new.meta().name, &old.meta().name));
+            assert!(Arc::ptr_eq(&new.meta().uid, &old.meta().uid));
+        }
+        let value = |object: &Object| object.meta().labels.get("k").cloned().unwrap();
+        assert!(Arc::ptr_eq(&value(&same), &value(&old)));
+        assert_eq!(&*value(&other), "2");
+    }
+
+    #[test]
+    fn the_spec_of_an_ip_is_what_it_was_made_of() {
+        let plain = crds::IpSpec {
+            pod_name: "a".into(),
+            namespace: "web".into(),
+            subnet: "s".into(),
+            node_name: "n".into(),
+            ip_address: "10.0.0.1".into(),
+            v4_ip_address: "10.0.0.1".into(),
+            mac_address: "00:00:00:00:00:01".into(),
+            pod_type: "StatefulSet".into(),
+            ..crds::IpSpec::default()
+        };
+        let dual = crds::IpSpec {
+            ip_address: "10.0.0.1,fd00::1".into(),
+            v6_ip_address: "fd00::1".into(),
+            attach_subnets: vec!["t".into()],
+            attach_ips: vec!["10.1.0.1".into()],
+            attach_macs: vec!["00:00:00:00:00:02".into()],
+            container_id: "c".into(),
+            ..plain.clone()
+        };
+        for spec in [plain, dual, crds::IpSpec::default()] {
+            let held = IpSpec::from(spec.clone());
+            assert_eq!(serde_json::to_value(&held).unwrap(), serde_json::to_value(&spec).unwrap());
+            assert_eq!(crds::IpSpec::from(held), spec);
+        }
     }
 }

@@ -8,6 +8,8 @@ pub struct Size {
     pub pods: usize,
     pub nodes: usize,
     pub subnets: usize,
+    /// Subnets are distributed: each has a port group and a policy on every node.
+    pub distributed: bool,
 }
 
 fn number(name: &str, usual: usize) -> usize {
@@ -15,13 +17,14 @@ fn number(name: &str, usual: usize) -> usize {
 }
 
 impl Size {
-    /// `WEIR_BENCH_PODS`, `_NODES` and `_SUBNETS`, or the scale of DESIGN's bars.
+    /// `WEIR_BENCH_PODS`, `_NODES`, `_SUBNETS` and `_DISTRIBUTED`, or the scale of issue 5.
     pub fn from_env() -> Self {
         let pods = number("WEIR_BENCH_PODS", 150_000);
         Self {
             pods,
             nodes: number("WEIR_BENCH_NODES", (pods / 75).max(10)),
             subnets: number("WEIR_BENCH_SUBNETS", 100),
+            distributed: number("WEIR_BENCH_DISTRIBUTED", 0) > 0,
         }
     }
 }
@@ -43,11 +46,17 @@ pub fn node(index: usize) -> Value {
     })
 }
 
-/// A subnet of its own for one namespace, room for 8,190 pods. Centralized: a
-/// distributed one would have a port group and a policy on every node, 100 times
-/// 2,000 rows that no pod needs.
-pub fn subnet(index: usize) -> Value {
+/// A subnet of its own for one namespace, room for 8,190 pods. Usually centralized: a
+/// distributed one has a port group and a policy on every node, 100 times 2,000 of each.
+pub fn subnet(index: usize, distributed: bool) -> Value {
     let block = format!("10.{}.{}.0/19", 32 + index / 8, index % 8 * 32);
+    if distributed {
+        return json!({
+            "apiVersion": "kubeovn.io/v1", "kind": "Subnet", "metadata": {"name": format!("subnet-{index}")},
+            "spec": {"vpc": "ovn-cluster", "protocol": "IPv4", "cidrBlock": block, "namespaces": [namespace(index)],
+                "gatewayType": "distributed"},
+        });
+    }
     json!({
         "apiVersion": "kubeovn.io/v1", "kind": "Subnet", "metadata": {"name": format!("subnet-{index}")},
         "spec": {"vpc": "ovn-cluster", "protocol": "IPv4", "cidrBlock": block, "namespaces": [namespace(index)],

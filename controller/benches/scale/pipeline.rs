@@ -225,7 +225,10 @@ pub fn run(size: Size) -> u64 {
         api.put(&ObjectRef::cluster(Kind::Namespace, cluster::namespace(index)), json!({}));
     }
     for index in 0..size.subnets {
-        api.put(&ObjectRef::cluster(Kind::Subnet, format!("subnet-{index}")), cluster::subnet(index));
+        api.put(
+            &ObjectRef::cluster(Kind::Subnet, format!("subnet-{index}")),
+            cluster::subnet(index, size.distributed),
+        );
     }
     for index in 0..size.nodes {
         api.put(&ObjectRef::cluster(Kind::Node, cluster::node_name(index)), cluster::node(index));
@@ -263,6 +266,15 @@ pub fn run(size: Size) -> u64 {
     line.inputs.push_back(Input::Deleted(node));
     line.run(&mut api, &mut db);
     line.report("one node removed", 1, &before);
+
+    before = line.core.counters();
+    let namespace = ObjectRef::cluster(Kind::Namespace, cluster::namespace(0));
+    let mut body: Value = serde_json::from_str(&api.objects[&namespace]).unwrap();
+    body["metadata"]["labels"] = json!({"team": "a"});
+    add(&mut line, &mut api, namespace, body);
+    line.run(&mut api, &mut db);
+    let inside = size.pods / size.subnets.max(1);
+    line.report(&format!("namespace of {inside} pods relabelled"), 1, &before);
 
     before = line.core.counters();
     let subnet = ObjectRef::cluster(Kind::Subnet, cluster::CHANGED.0);

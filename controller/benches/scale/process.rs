@@ -32,6 +32,7 @@ struct Controller {
 struct Usage {
     cpu: f64,
     rss_kib: f64,
+    peak_kib: f64,
 }
 
 impl Controller {
@@ -72,8 +73,11 @@ impl Controller {
         let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
         let ticks: f64 = fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        Usage { cpu: ticks / 100.0, rss_kib: rss.trim().trim_end_matches("kB").trim().parse().unwrap() }
+        let kib = |field: &str| -> f64 {
+            let value = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+            value.trim().trim_end_matches("kB").trim().parse().unwrap()
+        };
+        Usage { cpu: ticks / 100.0, rss_kib: kib("VmRSS:"), peak_kib: kib("VmHWM:") }
     }
 
     async fn stop(mut self) {
@@ -163,14 +167,14 @@ fn since(now: (u64, u64, u64), then: (u64, u64, u64)) -> (u64, u64, u64) {
 
 /// Runs everything and prints it.
 pub async fn run(size: Size) {
-    let Size { pods, nodes, subnets } = size;
+    let Size { pods, nodes, subnets, .. } = size;
     println!("\nprocess, real ovsdb-server: {pods} pods, {nodes} nodes, {subnets} subnets");
     let rig = Rig::new().await;
     for index in 0..subnets.max(1) {
         rig.api.create("/api/v1/namespaces", &json!({"metadata": {"name": cluster::namespace(index)}}));
     }
     for index in 0..subnets {
-        rig.api.create("/apis/kubeovn.io/v1/subnets", &cluster::subnet(index));
+        rig.api.create("/apis/kubeovn.io/v1/subnets", &cluster::subnet(index, size.distributed));
     }
     for index in 0..nodes {
         rig.api.create("/api/v1/nodes", &cluster::node(index));
@@ -195,11 +199,13 @@ pub async fn run(size: Size) {
     let loaded = controller.usage();
     let each = |usage: f64| usage / pods as f64;
     let more = format!(
-        "{:.0} pods/s, {:.3} ms CPU a pod, RSS {:.0} MiB, {:.2} KiB a pod",
+        "{:.0} pods/s, {:.3} ms CPU a pod, RSS {:.0} MiB (peak {:.0}), {:.2} KiB a pod over {:.0} MiB",
         pods as f64 / took.as_secs_f64(),
         each((loaded.cpu - idle.cpu) * 1000.0),
         loaded.rss_kib / 1024.0,
-        each(loaded.rss_kib - idle.rss_kib)
+        loaded.peak_kib / 1024.0,
+        each(loaded.rss_kib - idle.rss_kib),
+        idle.rss_kib / 1024.0
     );
     report("all pods", took, loaded.cpu - idle.cpu, since(controller.operations().await, before), &more);
 
@@ -282,8 +288,9 @@ async fn restart(rig: &Rig, size: Size) {
     let (took, usage) = (began.elapsed(), controller.usage());
     let rows = controller.operations().await;
     let more = format!(
-        "RSS {:.0} MiB, {:.2} KiB a pod, API writes {:?}",
+        "RSS {:.0} MiB (peak {:.0}), {:.2} KiB a pod with the process itself, API writes {:?}",
         usage.rss_kib / 1024.0,
+        usage.peak_kib / 1024.0,
         usage.rss_kib / size.pods as f64,
         rig.api.writes()
     );

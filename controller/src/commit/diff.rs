@@ -1,12 +1,12 @@
 //! The difference between a wanted row and a row of the replica, column by column.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use ovsdb::schema::UNLIMITED;
 use ovsdb::{Atom, AtomMap, AtomSet, ColumnType, Row, Schema, Uuid, Value};
 
 use crate::facts::{Column, Gone, MapColumn, RowFact, RowKey};
+use crate::strings::StringMap;
 
 /// How a column has to change.
 #[derive(Clone, Debug, PartialEq)]
@@ -124,6 +124,6 @@ pub(super) fn initial(schema: &Schema, fact: &RowFact, find: Find<'_>) -> BTreeM
     columns.collect()
 }
 
-fn pairs(keys: &BTreeMap<Arc<str>, Arc<str>>) -> impl Iterator<Item = (Atom, Atom)> + '_ {
+fn pairs(keys: &StringMap) -> impl Iterator<Item = (Atom, Atom)> + '_ {
     keys.iter().map(|(k, v)| (Atom::from(k), Atom::from(v)))
 }

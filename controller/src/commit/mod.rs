@@ -51,6 +51,14 @@ struct BackOff {
     error: String,
 }
 
+/// Groups that wait for a row.
+#[derive(Default)]
+struct Blocked {
+    groups: BTreeSet<Group>,
+    /// More than these are checked for being still there.
+    checked: usize,
+}
+
 /// A transaction in flight.
 struct Flight {
     groups: Vec<Group>,
@@ -86,7 +94,7 @@ pub struct Commit {
     epoch: Epoch,
     pending: Pending,
     strays: BTreeMap<RowKey, BTreeSet<Uuid>>,
-    blocked_on: BTreeMap<RowKey, BTreeSet<Group>>,
+    blocked_on: BTreeMap<RowKey, Blocked>,
     back_offs: BTreeMap<Group, BackOff>,
     due: BTreeSet<(u64, Group)>,
     unconverged: BTreeMap<Group, u32>,
@@ -171,7 +179,7 @@ impl Commit {
             self.touch_row(desired, key);
             self.touch_memberships(desired, key);
             if self.index.find(key).next().is_some() {
-                for group in self.blocked_on.remove(key).into_iter().flatten() {
+                for group in self.blocked_on.remove(key).into_iter().flat_map(|blocked| blocked.groups) {
                     if self.pending.phase(&group) == Some(Phase::Blocked) {
                         self.pending.set_ready(&group);
                     }

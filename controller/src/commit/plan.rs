@@ -21,7 +21,7 @@ const ROWS_PER_TRANSACTION: usize = 100;
 /// the share that bulk repair may take: a new pod waits at most for one wave.
 const WAVE: usize = 2000;
 const BULK_OF_WAVE: usize = 600;
-/// So many groups that wait for one row are checked for being still there.
+/// More groups than this that wait for one row are checked for being still there.
 const FORGET_BLOCKED: usize = 1024;
 /// Transactions of isolated groups per wave.
 const ISOLATED_PER_WAVE: usize = 20;
@@ -226,10 +226,12 @@ impl Planner<'_> {
         self.commit.pending.set_phase(group, Phase::Blocked);
         let Commit { blocked_on, pending, .. } = &mut *self.commit;
         let blocked = blocked_on.entry(key).or_default();
-        if blocked.len() > FORGET_BLOCKED {
-            blocked.retain(|group| pending.phase(group) == Some(Phase::Blocked));
+        blocked.groups.insert(group.clone());
+        if blocked.groups.len() > blocked.checked.max(FORGET_BLOCKED) {
+            blocked.groups.retain(|group| pending.phase(group) == Some(Phase::Blocked));
+            // Not again before there are twice as many.
+            blocked.checked = 2 * blocked.groups.len();
         }
-        blocked.insert(group.clone());
     }
 
     /// Rows outside of the group that must exist before it can be sent.

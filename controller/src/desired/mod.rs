@@ -124,10 +124,10 @@ impl Desired {
         if self.keeps.contains_key(&Keep::Row(key.clone())) {
             return true;
         }
-        let marked: BTreeSet<(&str, &str)> = self
-            .keeps
-            .keys()
-            .filter_map(|keep| match keep {
+        // Only those of its table: there may be one for each port of a broken subnet.
+        let of_table = self.keeps.range(Keep::Marked(key.table, "", Arc::default())..);
+        let marked: BTreeSet<(&str, &str)> = of_table
+            .map_while(|(keep, _)| match keep {
                 Keep::Marked(table, name, value) if *table == key.table => Some((*name, &**value)),
                 _ => None,
             })
@@ -246,9 +246,7 @@ impl Desired {
                         merged.columns.insert(name, column.clone());
                     }
                     (Some(Column::Keys(ours)), Column::Keys(more)) => {
-                        for (k, v) in more {
-                            ours.entry(k.clone()).or_insert_with(|| v.clone());
-                        }
+                        *ours = ours.with_missing_of(more);
                     }
                     (Some(_), _) => {}
                 }

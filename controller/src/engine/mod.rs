@@ -11,6 +11,7 @@
 //! ten times as big and looked at a few times in a pod's life, so only its
 //! fingerprint is kept; whoever needs it has it compiled again ([`Engine::full`]).
 
+mod compact;
 mod fingerprint;
 mod recorder;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use crate::facts::{Facts, ObjectRef};
 use crate::view::{Compile, UnitKey};
 use crate::world::{ReadKey, World};
 
+use compact::Compactor;
 use fingerprint::Fingerprints;
 pub use fingerprint::event_fingerprint;
 use recorder::Recorder;
@@ -117,6 +119,7 @@ pub struct Engine {
     reads: Vec<Option<Read>>,
     free_reads: Vec<u32>,
     dirty: BTreeSet<UnitKey>,
+    compactor: Compactor,
     compiled: u64,
     unchanged: u64,
     edges: usize,
@@ -134,6 +137,7 @@ impl Engine {
             reads: Vec::new(),
             free_reads: Vec::new(),
             dirty: BTreeSet::new(),
+            compactor: Compactor::default(),
             compiled: 0,
             unchanged: 0,
             edges: 0,
@@ -201,8 +205,13 @@ impl Engine {
         let same = (old.rows == full.rows) && (old.members == full.members) && (old.keeps == full.keeps);
         let spoken = kube != now.kube || events != now.events;
         let Facts { rows, members, keeps, kube: stated, events: said } = full;
-        let new =
-            if same { old.clone() } else { Arc::new(Facts { rows, members, keeps, ..Facts::default() }) };
+        let new = if same {
+            old.clone()
+        } else {
+            let mut facts = Facts { rows, members, keeps, ..Facts::default() };
+            self.compactor.compact(&now.objects, &mut facts);
+            Arc::new(facts)
+        };
         if gone {
             if let Some(id) = known {
                 self.unlink(id);

@@ -44,8 +44,10 @@ impl View for Recorder<'_> {
         self.world.config()
     }
     fn pod(&self, namespace: &str, name: &str) -> Option<Arc<PodView>> {
-        self.note(ReadKey::Pod(namespace.into(), name.into()));
-        self.world.pod(namespace, name)
+        let (namespace, name) = self.world.pod_name(namespace, name);
+        let view = self.world.pod(&namespace, &name);
+        self.note(ReadKey::Pod(namespace, name));
+        view
     }
     fn node(&self, name: &str) -> Option<Arc<NodeView>> {
         self.note(ReadKey::Node(name.into()));
@@ -88,8 +90,13 @@ impl View for Recorder<'_> {
         self.world.namespace(name).map(|namespace| namespace.0.clone())
     }
     fn lease(&self, port: &str) -> LeaseState {
-        self.note(ReadKey::Lease(port.into()));
-        self.world.lease(port)
+        let state = self.world.lease(port);
+        let port = match &state {
+            LeaseState::Held(lease) => lease.port.clone(),
+            _ => port.into(),
+        };
+        self.note(ReadKey::Lease(port));
+        state
     }
     fn usage(&self, subnet: &str) -> Arc<Usage> {
         self.note(ReadKey::Usage(subnet.into()));

@@ -1,12 +1,13 @@
 //! The columns of a row: a handful, so a sorted list, which takes a quarter of what a
 //! tree's node would. There are hundreds of thousands of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
 use super::Column;
+use crate::strings::StringMap;
 
 /// Columns by name, sorted.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,6 +43,11 @@ impl Columns {
     /// All by name.
     pub fn iter(&self) -> impl Iterator<Item = (&&'static str, &Column)> {
         self.0.iter().map(|(name, column)| (name, column))
+    }
+
+    /// All by name, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Column)> {
+        self.0.iter_mut().map(|(name, column)| (*name, column))
     }
 
     /// All without their names.
@@ -86,9 +92,7 @@ impl Serialize for Columns {
 }
 
 /// Keys and values of a map.
-pub(super) fn shared<K: AsRef<str>, V: AsRef<str>>(
-    pairs: impl IntoIterator<Item = (K, V)>,
-) -> BTreeMap<Arc<str>, Arc<str>> {
+pub(super) fn shared<K: AsRef<str>, V: AsRef<str>>(pairs: impl IntoIterator<Item = (K, V)>) -> StringMap {
     pairs.into_iter().map(|(k, v)| (interned(k.as_ref()), interned(v.as_ref()))).collect()
 }
 
@@ -96,7 +100,7 @@ pub(super) fn shared<K: AsRef<str>, V: AsRef<str>>(
 /// names of switches. What comes first is kept, up to a bound.
 fn interned(text: &str) -> Arc<str> {
     /// Longest text and most texts that are kept.
-    const BOUNDS: (usize, usize) = (24, 2048);
+    const BOUNDS: (usize, usize) = (24, 8192);
     thread_local! {
         static KNOWN: std::cell::RefCell<BTreeSet<Arc<str>>> = const { std::cell::RefCell::new(BTreeSet::new()) };
     }

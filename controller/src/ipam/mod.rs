@@ -163,7 +163,8 @@ impl Ipam {
         }
         self.release(&lease.port);
         if let Some(pool) = self.subnets.get_mut(&lease.subnet) {
-            let mut lease = lease.clone();
+            // The subnet's own name: a text less for each lease.
+            let mut lease = Lease { subnet: pool.name().clone(), ..lease.clone() };
             if let Some(mac) = mac::parse(&lease.mac) {
                 lease.mac = mac::format(mac).into();
             }
@@ -292,6 +293,22 @@ impl Ipam {
     /// The port's lease.
     pub fn lease(&self, port: &str) -> Option<&Arc<Lease>> {
         self.leases.get(port)
+    }
+
+    /// Some ports that have addresses of a subnet: those with the lowest addresses. Costs
+    /// no more in a subnet with many.
+    pub fn holders(&self, subnet: &str, most: usize) -> Vec<Arc<str>> {
+        self.subnets.get(subnet).map(|s| s.holders(most)).unwrap_or_default()
+    }
+
+    /// Number of leases.
+    pub fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// There is no lease.
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty()
     }
 
     /// All leases, in no order.

@@ -291,6 +291,20 @@ impl Pool {
         addresses.filter_map(|address| self.holders.get(&address).cloned()).take(most).collect()
     }
 
+    /// Ports with the lowest addresses, at most `most`; those outside the block (older
+    /// than a change of the CIDR) come last.
+    pub(crate) fn some_holders(&self, most: usize) -> Vec<Arc<str>> {
+        let inside = self.using.spans().flat_map(|(first, last)| first..=last);
+        let mut ports: Vec<_> =
+            inside.filter_map(|address| self.holders.get(&address).cloned()).take(most).collect();
+        if ports.len() < most.min(self.holders.len()) {
+            let outside = self.holders.iter().filter(|(address, _)| !self.usable(**address));
+            let outside: BTreeMap<_, _> = outside.collect();
+            ports.extend(outside.into_values().take(most - ports.len()).cloned());
+        }
+        ports
+    }
+
     pub(crate) fn using(&self) -> &IntervalSet {
         &self.using
     }

@@ -4,6 +4,8 @@
 //! every part of it succeeded. So a refusal cannot leave half of a dual-stack
 //! address behind.
 
+mod usage;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -14,16 +16,11 @@ use super::mac::{self, Mac};
 use super::pool::{Draw, Layout, Named, Pool, Refusal};
 use super::ranges::Ranges;
 use super::request::{Error, Family, Request};
-use crate::view::{Lease, Usage};
+use crate::view::Lease;
 
 /// A MAC that is free is found at the first draw unless 2^46 are in use; the
 /// bound only makes the loop finite.
 const MAC_DRAWS: u32 = 64;
-
-/// Range strings of the status end after this many ranges (with `...`): a
-/// fragmented subnet of 150,000 ports would otherwise exceed what the API server
-/// stores in one object.
-const MAX_RANGES: usize = 4096;
 
 /// What an allocation will do.
 #[derive(Clone, Debug)]
@@ -51,8 +48,10 @@ pub(crate) struct SubnetPool {
     v6: Option<Pool>,
     /// Named pools; kept here for families that come later.
     pools: BTreeMap<Arc<str>, PoolSpec>,
-    /// Who uses a MAC. More than one holder only after a restore of what was so.
-    macs: HashMap<Mac, Vec<Arc<str>>>,
+    /// Who uses a MAC.
+    macs: HashMap<Mac, Arc<str>>,
+    /// Others that use the same: only after a restore of what was so.
+    more_macs: BTreeSet<(Mac, Arc<str>)>,
     /// MAC of the subnet's router port, never given to a port.
     router_mac: Option<Mac>,
     /// Number of leases, and of those with an excluded (not gateway) address.
@@ -69,6 +68,7 @@ impl SubnetPool {
             v6: layout.v6.map(Pool::new),
             pools: BTreeMap::new(),
             macs: HashMap::new(),
+            more_macs: BTreeSet::new(),
             router_mac: None,
             leases: 0,
             excluded: 0,
@@ -127,6 +127,10 @@ impl SubnetPool {
         let (v4, v6) = (named(|ranges| &ranges.v4), named(|ranges| &ranges.v6));
         self.v4 = self.v4.take().map(|pool| pool.with_pools(v4));
         self.v6 = self.v6.take().map(|pool| pool.with_pools(v6));
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
     }
 
     pub(crate) fn set_router_mac(&mut self, mac: Option<Mac>) {
@@ -248,7 +252,7 @@ impl SubnetPool {
             if self.router_mac == Some(mac) {
                 return Some(Arc::from("its router port"));
             }
-            self.macs.get(&mac)?.iter().find(|p| **p != request.port).cloned()
+            self.mac_users(mac).find(|port| **port != request.port).cloned()
         };
         if let Some(mac) = request.mac {
             return match taken(mac) {
@@ -318,7 +322,10 @@ impl SubnetPool {
 
     fn count(&mut self, lease: &Lease) {
         if let Some(mac) = mac::parse(&lease.mac) {
-            self.macs.entry(mac).or_default().push(lease.port.clone());
+            let first = self.macs.entry(mac).or_insert_with(|| lease.port.clone());
+            if *first != lease.port {
+                self.more_macs.insert((mac, lease.port.clone()));
+            }
         }
         self.leases += 1;
         self.excluded += u128::from(self.is_excluded(lease));
@@ -335,16 +342,27 @@ impl SubnetPool {
                 pool.give_back(address);
             }
         }
-        if let Some(mac) = mac::parse(&lease.mac)
-            && let Some(holders) = self.macs.get_mut(&mac)
-        {
-            if let Some(at) = holders.iter().position(|p| *p == lease.port) {
-                holders.swap_remove(at);
+        let Some(mac) = mac::parse(&lease.mac) else { return };
+        if self.macs.get(&mac) != Some(&lease.port) {
+            self.more_macs.remove(&(mac, lease.port.clone()));
+            return;
+        }
+        let next = self.mac_users(mac).nth(1).cloned();
+        match next {
+            Some(next) => {
+                self.more_macs.remove(&(mac, next.clone()));
+                self.macs.insert(mac, next);
             }
-            if holders.is_empty() {
+            None => {
                 self.macs.remove(&mac);
             }
         }
+    }
+
+    /// Ports that use a MAC, mostly one.
+    fn mac_users(&self, mac: Mac) -> impl Iterator<Item = &Arc<str>> {
+        let more = self.more_macs.range((mac, Arc::default())..).take_while(move |(other, _)| *other == mac);
+        self.macs.get(&mac).into_iter().chain(more.map(|(_, port)| port))
     }
 
     fn is_excluded(&self, lease: &Lease) -> bool {
@@ -352,95 +370,6 @@ impl SubnetPool {
             pool.as_ref().zip(address).is_some_and(|(pool, address)| pool.excluded(address))
         };
         in_excludes(&self.v4, number(lease.v4)) || in_excludes(&self.v6, number(lease.v6))
-    }
-
-    /// Counts and ranges for the status (contract §3.7): `using` is the number of
-    /// ports, the same for both families of a dual-stack subnet; those with an
-    /// excluded address are not counted.
-    pub(crate) fn usage(&self) -> Usage {
-        let mut usage = Usage::default();
-        let using = self.leases - self.excluded;
-        if let Some(pool) = &self.v4 {
-            usage.v4_using = using;
-            usage.v4_available = pool.capacity().saturating_sub(using);
-            usage.v4_available_range = ranges(pool, pool.available().spans());
-            usage.v4_using_range = ranges(pool, pool.using().spans());
-        }
-        if let Some(pool) = &self.v6 {
-            usage.v6_using = using;
-            usage.v6_available = pool.capacity().saturating_sub(using);
-            usage.v6_available_range = ranges(pool, pool.available().spans());
-            usage.v6_using_range = ranges(pool, pool.using().spans());
-        }
-        usage
-    }
-
-    /// Counts and ranges of a named pool: addresses of it that can be had, and that
-    /// are in use.
-    pub(crate) fn pool_usage(&self, name: &str) -> Usage {
-        let of = |pool: &Option<Pool>| -> (u128, u128, String, String) {
-            let parts = pool.as_ref().and_then(|pool| Some((pool, pool.of_pool(name)?)));
-            let Some((pool, (available, using))) = parts else { return Default::default() };
-            let left = match self.pools.get(name).and_then(|pool| pool.size) {
-                Some(size) => available.len().min(u128::from(size).saturating_sub(pool.used_in(name))),
-                None => available.len(),
-            };
-            (left, using.len(), ranges(pool, available.spans()), ranges(pool, using.spans()))
-        };
-        let (v4_available, v4_using, v4_available_range, v4_using_range) = of(&self.v4);
-        let (v6_available, v6_using, v6_available_range, v6_using_range) = of(&self.v6);
-        Usage {
-            v4_available,
-            v4_using,
-            v6_available,
-            v6_using,
-            v4_available_range,
-            v4_using_range,
-            v6_available_range,
-            v6_using_range,
-            holders: Vec::new(),
-        }
-    }
-
-    /// See [`super::Ipam::choose_free`].
-    pub(crate) fn choose_free(
-        &self,
-        has: &Ranges,
-        size: u64,
-        taken: &[&Ranges],
-        avoid: &BTreeSet<IpAddr>,
-    ) -> Option<Vec<IpAddr>> {
-        let mut chosen = Vec::new();
-        for (pool, family) in [(&self.v4, Family::V4), (&self.v6, Family::V6)] {
-            let Some(pool) = pool else { continue };
-            let mut free = pool.unpooled();
-            let here = has.of(family);
-            let lacking = u128::from(size).saturating_sub(pool.usable_of(here));
-            free.subtract(here);
-            taken.iter().for_each(|other| free.subtract(other.of(family)));
-            for ip in avoid {
-                let (of, number) = Family::number(*ip);
-                if of == family {
-                    free.remove(number, number);
-                }
-            }
-            if free.len() < lacking {
-                return None;
-            }
-            let lowest = free.spans().flat_map(|(first, last)| first..=last);
-            chosen.extend(lowest.map(|n| family.address(n)).take(usize::try_from(lacking).ok()?));
-        }
-        Some(chosen)
-    }
-
-    /// Some ports with addresses of a named pool.
-    pub(crate) fn holders_in(&self, name: &str, most: usize) -> Vec<Arc<str>> {
-        let families = [&self.v4, &self.v6].into_iter().flatten();
-        let mut ports: Vec<_> = families.flat_map(|pool| pool.holders_in(name, most)).collect();
-        ports.sort();
-        ports.dedup();
-        ports.truncate(most);
-        ports
     }
 
     /// The port that has an address here.
@@ -467,25 +396,4 @@ impl SubnetPool {
 /// The numeric form of a lease's address.
 fn number<A: Into<IpAddr>>(address: Option<A>) -> Option<u128> {
     address.map(|a| Family::number(a.into()).1)
-}
-
-/// `a-b,c` as in the status.
-fn ranges(pool: &Pool, spans: impl Iterator<Item = (u128, u128)>) -> String {
-    use std::fmt::Write as _;
-    let mut text = String::new();
-    for (n, (first, last)) in spans.enumerate() {
-        if n > 0 {
-            text.push(',');
-        }
-        if n == MAX_RANGES {
-            text.push_str("...");
-            break;
-        }
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{}", pool.text(first));
-        if last > first {
-            let _ = write!(text, "-{}", pool.text(last));
-        }
-    }
-    text
 }

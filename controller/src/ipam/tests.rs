@@ -142,6 +142,52 @@ fn macs() {
 }
 
 #[test]
+fn a_mac_that_several_had_is_free_when_the_last_is_gone() {
+    let lease = |port: &str, v4: &str| Lease {
+        port: port.into(),
+        subnet: "s".into(),
+        v4: v4.parse().ok(),
+        v6: None,
+        mac: "02:00:00:00:00:0a".into(),
+        owner: "u".into(),
+    };
+    let held = [lease("a", "10.16.0.2"), lease("b", "10.16.0.3"), lease("c", "10.16.0.4")];
+    for order in
+        [["a", "b", "c"], ["a", "c", "b"], ["b", "a", "c"], ["b", "c", "a"], ["c", "a", "b"], ["c", "b", "a"]]
+    {
+        let mut ipam = ipam("10.16.0.0/24", "10.16.0.1", &[]);
+        held.iter().for_each(|lease| ipam.restore(lease).unwrap());
+        let ask =
+            || Request::new("d", "u", "s").with_annotations(None, Some("02:00:00:00:00:0a"), None).unwrap();
+        for (gone, port) in order.iter().enumerate() {
+            let error = ipam.allocate(&ask()).unwrap_err().to_string();
+            assert!(
+                order[gone..].iter().any(|p| error.contains(&format!("in use by {p}"))),
+                "{order:?}: {error}"
+            );
+            ipam.release(port);
+        }
+        ipam.allocate(&ask()).unwrap();
+    }
+}
+
+#[test]
+fn some_holders_are_those_with_the_lowest_addresses() {
+    let mut ipam = ipam("10.16.0.0/24,fd00::/64", "10.16.0.1,fd00::1", &[]);
+    assert!(ipam.holders("s", 2).is_empty() && ipam.holders("t", 2).is_empty());
+    for port in ["c", "b", "a"] {
+        dynamic(&mut ipam, port);
+    }
+    assert_eq!(ipam.holders("s", 2), ["b".into(), "c".into()] as [Arc<str>; 2]);
+    assert_eq!(ipam.holders("s", 9).len(), 3);
+    // Of a block that is another now they hold addresses all the same.
+    ipam.set_subnet("s", &spec("10.17.0.0/24", "10.17.0.1", &[])).unwrap();
+    dynamic(&mut ipam, "d");
+    assert_eq!(ipam.holders("s", 1), ["d".into()] as [Arc<str>; 1]);
+    assert_eq!(ipam.holders("s", 9).len(), 4);
+}
+
+#[test]
 fn a_successor_inherits() {
     let mut ipam = ipam("10.16.0.0/24", "10.16.0.1", &[]);
     let first = ipam.allocate(&Request::new("a", "old", "s")).unwrap();

@@ -89,17 +89,17 @@ impl State {
         let series = ips.values().take(ASSIGNED).flat_map(|ip| {
             let spec = &ip.spec;
             let pod = match &*spec.namespace {
-                "" => spec.pod_name.clone(),
+                "" => spec.pod_name.to_string(),
                 namespace => format!("{namespace}/{}", spec.pod_name),
             };
-            let subnet = spec.subnet.clone();
+            let subnet = spec.subnet.to_string();
             let addresses =
                 [&spec.v4_ip_address, &spec.v6_ip_address].into_iter().filter(|ip| !ip.is_empty());
             addresses
                 .map(|address| {
                     let labels: Labels = vec![
                         ("subnet_name", subnet.clone()),
-                        ("ip", address.clone()),
+                        ("ip", address.to_string()),
                         ("pod_name", pod.clone()),
                     ];
                     (labels, 1_i64)

@@ -232,7 +232,7 @@ impl World {
         let spec = &ip.spec;
         let request = Request {
             port: port.clone(),
-            subnets: vec![spec.subnet.as_str().into()],
+            subnets: vec![spec.subnet.clone()],
             avoid: self.node_ips.clone(),
             ..Request::default()
         };

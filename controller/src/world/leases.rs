@@ -209,7 +209,7 @@ impl World {
 
     /// Ports in different states, for diagnostics: held, refused, waiting to move.
     pub fn lease_counts(&self) -> (usize, usize, usize) {
-        (self.ipam.leases().count(), self.leases.refused.len(), self.leases.moving.len())
+        (self.ipam.len(), self.leases.refused.len(), self.leases.moving.len())
     }
 
     pub(super) fn owner_meta(&self, owner: &Owner) -> Option<&Meta> {
@@ -483,7 +483,7 @@ fn belongs_elsewhere(ip: &Ip) -> bool {
         // An attachment has its provider at the end.
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    spec.pod_type == "VirtualMachine" || !named
+    &*spec.pod_type == "VirtualMachine" || !named
 }
 
 pub(super) fn fits(lease: &Lease, request: &Request) -> bool {

@@ -91,6 +91,13 @@ impl World {
     pub fn pod(&self, namespace: &str, name: &str) -> Option<Arc<PodView>> {
         self.stored_pod(namespace, name).map(|s| s.view.clone())
     }
+    /// Namespace and name of a pod as the world has them in memory already.
+    pub(crate) fn pod_name(&self, namespace: &str, name: &str) -> (Arc<str>, Arc<str>) {
+        match self.stored_pod(namespace, name) {
+            Some(stored) => (stored.object.meta.namespace.clone(), stored.object.meta.name.clone()),
+            None => (namespace.into(), name.into()),
+        }
+    }
     /// See [`crate::view::View::node`].
     pub fn node(&self, name: &str) -> Option<Arc<NodeView>> {
         self.nodes.get(name).map(|s| s.view.clone())

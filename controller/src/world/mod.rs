@@ -97,6 +97,8 @@ pub struct World {
     node_ips: Arc<BTreeSet<IpAddr>>,
     /// The same with the nodes; of two nodes with one address the first by name.
     nodes_by_ip: BTreeMap<IpAddr, Arc<str>>,
+    /// Nodes or their addresses have changed since they were indexed.
+    nodes_stale: bool,
     /// What subnets are judged by has changed since they were.
     subnets_stale: bool,
     /// What binds namespaces to subnets has changed since they were bound.
@@ -154,6 +156,7 @@ impl World {
             bindings: BTreeMap::new(),
             node_ips: Arc::default(),
             nodes_by_ip: BTreeMap::new(),
+            nodes_stale: false,
             subnets_stale: false,
             bindings_stale: false,
             selections: BTreeMap::new(),
@@ -212,6 +215,7 @@ impl World {
     /// A watch delivered an object.
     pub fn apply(&mut self, unix_s: i64, object: Object) {
         self.store(unix_s, object);
+        self.index_nodes();
         self.judge_subnets();
     }
 
@@ -247,6 +251,7 @@ impl World {
     /// A watch delivered a deletion.
     pub fn delete(&mut self, object: &ObjectRef) {
         self.drop_object(object);
+        self.index_nodes();
         self.judge_subnets();
     }
 
@@ -295,6 +300,7 @@ impl World {
         for object in gone {
             self.drop_object(&object);
         }
+        self.index_nodes();
         self.judge_subnets();
         self.listed.insert(kind);
         self.sums.entry(kind).or_default();
@@ -325,12 +331,14 @@ impl World {
         for subnet in now {
             let mut usage = self.ipam.usage(&subnet);
             if self.subnet_views.get(&subnet).is_some_and(|view| view.deleting) {
-                let held = self.ipam.leases().filter(|lease| lease.subnet == subnet);
-                // Of a subnet that can't be read no lease is known, but there are records.
-                let recorded = self.ips.values().filter(|ip| *ip.spec.subnet == *subnet);
-                let recorded = recorded.map(|ip| &ip.meta.name);
-                let first: BTreeSet<&Arc<str>> = held.map(|lease| &lease.port).chain(recorded).collect();
-                usage.holders = first.into_iter().take(HOLDERS).cloned().collect();
+                let mut first: BTreeSet<Arc<str>> = self.ipam.holders(&subnet, HOLDERS).into_iter().collect();
+                // Of a subnet that can't be read no lease is known, but there are records. All
+                // of them are looked at for the last few addresses only.
+                if first.len() < HOLDERS {
+                    let recorded = self.ips.values().filter(|ip| *ip.spec.subnet == *subnet);
+                    first.extend(recorded.map(|ip| ip.meta.name.clone()));
+                }
+                usage.holders = first.into_iter().take(HOLDERS).collect();
             }
             if self.usage.get(&subnet).is_none_or(|old| **old != usage) {
                 self.usage.insert(subnet.clone(), Arc::new(usage));
@@ -433,7 +441,7 @@ impl World {
         self.labels_stale |= before.is_none_or(|before| before.object.meta.labels != labels);
         if !same {
             self.changed.insert(ReadKey::Node(name.clone()));
-            self.index_nodes();
+            self.nodes_stale = true;
             self.want_node(&name);
         }
     }
@@ -442,11 +450,15 @@ impl World {
         self.nodes.remove(name);
         self.labels_stale = true;
         self.changed.insert(ReadKey::Node(name.clone()));
-        self.index_nodes();
+        self.nodes_stale = true;
         self.want_node(name);
     }
 
+    /// Once for a whole list: each time it takes as long as there are nodes.
     fn index_nodes(&mut self) {
+        if !std::mem::take(&mut self.nodes_stale) {
+            return;
+        }
         if self.node_names.len() != self.nodes.len()
             || self.nodes.keys().any(|n| !self.node_names.contains(n))
         {

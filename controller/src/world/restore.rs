@@ -122,7 +122,7 @@ pub(super) fn lease(port: Arc<str>, subnet: &str, ips: &str, more: &str, mac: &s
     let (a, b) = (net::parse_dual_ips(ips).ok()?, net::parse_dual_ips(more).ok()?);
     let (v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>) = (a.v4.or(b.v4), a.v6.or(b.v6));
     let complete = (v4.is_some() || v6.is_some()) && mac::parse(mac).is_some() && !subnet.is_empty();
-    complete.then(|| Lease { port, subnet: subnet.into(), v4, v6, mac: mac.into(), owner: "".into() })
+    complete.then(|| Lease { port, subnet: subnet.into(), v4, v6, mac: mac.into(), owner: Arc::default() })
 }
 
 fn of_annotations(port: &Arc<str>, meta: &Meta, provider: &str) -> Option<Lease> {

@@ -129,14 +129,14 @@ fn record_of_pod(meta: &Meta, node: &Arc<str>) -> Option<Record> {
 }
 
 fn record_of_ip(ip: &Ip) -> Option<Record> {
-    let namespace: Arc<str> = ip.spec.namespace.as_str().into();
+    let namespace = ip.spec.namespace.clone();
     let asked = ip.meta.annotations.get(keys::IP_RETAIN).cloned().unwrap_or_default();
     let named = ip.meta.annotations.get(keys::IP_RETAIN_FOR).and_then(|text| text.split_once('/'));
     let workload = match named {
         Some(("Deployment", name)) => (Kind::Deployment, namespace, name.into()),
         Some(("StatefulSet", name)) => (Kind::StatefulSet, namespace, name.into()),
         Some(("Pod", name)) => (Kind::Pod, namespace, name.into()),
-        _ if ip.spec.pod_type == "StatefulSet" => {
+        _ if &*ip.spec.pod_type == "StatefulSet" => {
             let (set, number) = ip.spec.pod_name.rsplit_once('-')?;
             number.parse::<u64>().ok()?;
             (Kind::StatefulSet, namespace, set.into())
@@ -148,8 +148,8 @@ fn record_of_ip(ip: &Ip) -> Option<Record> {
         uid: None,
         policy: if &*asked == "never" { Policy::Never } else { Policy::Workload },
         asked,
-        pod: ip.spec.pod_name.as_str().into(),
-        node: ip.spec.node_name.as_str().into(),
+        pod: ip.spec.pod_name.clone(),
+        node: ip.spec.node_name.clone(),
     })
 }
 
@@ -313,10 +313,10 @@ impl World {
         let uid = ip.map(|ip| ip.meta.uid.clone());
         if let Some(ip) = ip.filter(|ip| reserved(ip) || (made_by_user(ip) && !self.leases.has_row(port))) {
             return Some(KeptView {
-                pod: ip.spec.pod_name.as_str().into(),
-                namespace: ip.spec.namespace.as_str().into(),
-                pod_type: ip.spec.pod_type.as_str().into(),
-                node: ip.spec.node_name.as_str().into(),
+                pod: ip.spec.pod_name.clone(),
+                namespace: ip.spec.namespace.clone(),
+                pod_type: ip.spec.pod_type.clone(),
+                node: ip.spec.node_name.clone(),
                 reserved: true,
                 row: false,
                 annotations: StringMap::new(),

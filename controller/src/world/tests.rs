@@ -107,8 +107,8 @@ fn ip(port: &str, pod: &str, address: &str) -> Object {
         mac_address: "02:00:00:00:00:01".into(),
         ..IpSpec::default()
     };
-    let meta = Meta { finalizers: vec![keys::FINALIZER.into()], ..meta(port) };
-    Object::Ip(Arc::new(Custom { meta, spec, status: () }))
+    let meta = Meta { finalizers: [keys::FINALIZER.into()].into(), ..meta(port) };
+    Object::Ip(Arc::new(Custom { meta, spec: spec.into(), status: () }))
 }
 
 fn world(objects: Vec<Object>) -> World {
