@@ -55,12 +55,19 @@ fn module(cache: &Cache, name: &str, flags: &str, outputs: &[(&str, &str)]) -> R
     build(cache, &crate::source_folder().join("go").join(name), name, version.trim(), flags, outputs)
 }
 
-/// Builds what tests of the CNI executable use: `cnitool`, `portmap`, `macvlan`.
+/// Builds what tests of CNI executables use: `cnitool`, `portmap`, `macvlan`, `ptp`, `host-local`.
 pub fn cni_tools(cache: &Cache) -> Result<PathBuf> {
-    let plugins = "github.com/containernetworking/plugins/plugins";
-    let (portmap, macvlan) = (format!("{plugins}/meta/portmap"), format!("{plugins}/main/macvlan"));
-    let cnitool = "github.com/containernetworking/cni/cnitool";
-    module(cache, "cnitools", "-s -w", &[("cnitool", cnitool), ("portmap", &portmap), ("macvlan", &macvlan)])
+    let plugin = |name: &str| format!("github.com/containernetworking/plugins/plugins/{name}");
+    let [portmap, macvlan] = [plugin("meta/portmap"), plugin("main/macvlan")];
+    let [ptp, host_local] = [plugin("main/ptp"), plugin("ipam/host-local")];
+    let outputs = [
+        ("cnitool", "github.com/containernetworking/cni/cnitool"),
+        ("portmap", &portmap),
+        ("macvlan", &macvlan),
+        ("ptp", &ptp),
+        ("host-local", &host_local),
+    ];
+    module(cache, "cnitools", "-s -w", &outputs)
 }
 
 /// Builds what the cache lacks: minutes on a cold machine, nothing on a warm one.
