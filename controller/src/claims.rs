@@ -88,7 +88,7 @@ pub fn claim(config: &Config, table: Table, row: &Row, holder: Option<Holder<'_>
         Table::LogicalRouterPort => router_port(&row, parent),
         Table::LogicalSwitchPort => switch_port(config, &row, parent),
         Table::PortGroup => port_group(&row),
-        Table::AddressSet => pool_set(&row),
+        Table::AddressSet => pool_set(&row) || nodes_set(&row),
         Table::StaticRoute => static_route(config, &row, parent),
         Table::Policy => policy(config, &row, parent),
         Table::Acl => holder.is_some_and(|holder| acl(config, &row, holder)),
@@ -242,6 +242,13 @@ fn port_group(row: &Marked<'_>) -> bool {
 fn pool_set(row: &Marked<'_>) -> bool {
     row.id("ippool").is_some_and(|pool| names::dot_form(pool) == row.name())
         && row.only(&["vendor", "ippool"])
+}
+
+/// Addresses of nodes, for private subnets.
+fn nodes_set(row: &Marked<'_>) -> bool {
+    row.vendor()
+        && row.only(&["vendor"])
+        && [true, false].iter().any(|v4| row.name() == rows::nodes_set(*v4))
 }
 
 /// Routes of specs, and default routes into the join subnet. Those of

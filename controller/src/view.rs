@@ -259,6 +259,15 @@ impl VpcView {
     }
 }
 
+/// The nodes' InternalIPs, of each family that some private subnet that nodes route for
+/// has. `None` where no subnet has a use for them, so that a node costs nothing then.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct NodeGate {
+    pub v4: Option<BTreeSet<Ipv4Addr>>,
+    pub v6: Option<BTreeSet<Ipv6Addr>>,
+}
+
 /// A subnet that nodes route for: a served overlay of the default VPC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlay {
@@ -341,6 +350,8 @@ pub trait View {
     fn vpc_subnets(&self, vpc: &str) -> Arc<BTreeSet<Arc<str>>>;
     /// The served overlay subnets of the default VPC, by name.
     fn overlays(&self) -> Arc<Vec<Overlay>>;
+    /// Addresses of nodes that private subnets let in.
+    fn node_gate(&self) -> Arc<NodeGate>;
     /// The nodes that a selector chooses, by name; all nodes where a Vpc's BFD port has
     /// no selector.
     fn selected_nodes(&self, who: &Selecting) -> Arc<Vec<Arc<str>>>;

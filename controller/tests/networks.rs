@@ -62,8 +62,8 @@ async fn stop(controller: Controller) {
     tokio::time::timeout(Duration::from_secs(20), controller.stop()).await.unwrap();
 }
 
-/// Subnets of the default VPC reach each other; a private one is entered by itself,
-/// by nodes and by what it allows, and enters nothing else by itself.
+/// Subnets of the default VPC reach each other; a private one reaches all, and is
+/// entered by itself, by nodes (by both of their addresses) and by what it allows.
 #[tokio::test(flavor = "multi_thread")]
 async fn real_private_subnets_truth_table() {
     let subnets = [
@@ -92,9 +92,9 @@ async fn real_private_subnets_truth_table() {
         ("open", &open, &friend, true),
         ("friend", &friend, &walled, true),
         ("open", &open, &walled, false),
-        // The wall stands both ways, as with Kube-OVN: OVN judges what leaves to the router too.
-        ("walled", &walled, &open, false),
+        ("walled", &walled, &open, true),
         ("walled", &walled, &friend, true),
+        ("walled", &walled, &ruled, true),
         ("ruled", &ruled, &walled, false),
         ("open", &open, &ruled, false),
         ("friend", &friend, &ruled, true),
@@ -104,6 +104,22 @@ async fn real_private_subnets_truth_table() {
     }
     goes(&ovn, "walled", &packet(&beside, &walled.mac, &walled.ips[0]), Some(&walled));
     goes(&ovn, "join", &packet(&host, &gateway("join"), &walled.ips[0]), Some(&walled));
+    // Nodes speak with their own addresses; whoever speaks with another one stays outside.
+    for (address, passes) in [("192.0.2.11", true), ("192.0.2.12", true), ("192.0.2.13", false)] {
+        let host = End { ips: vec![address.into()], ..node(&rig, "n-1") };
+        let packet = packet(&host, &gateway("join"), &walled.ips[0]);
+        goes(&ovn, "join", &packet, passes.then_some(&walled));
+    }
+    // Another node comes: it enters too. And what leaves to the router is not tracked there.
+    rig.node("n-3", "192.0.2.13");
+    controller.quiet().await;
+    ovn.sync();
+    let host = End { ips: vec!["192.0.2.13".into()], ..node(&rig, "n-1") };
+    goes(&ovn, "join", &packet(&host, &gateway("join"), &walled.ips[0]), Some(&walled));
+    let leaving = ovn.trace("walled", &packet(&walled, &gateway("walled"), &open.ips[0]));
+    let (_, egress) = leaving.split_once("egress(dp=\"walled\"").expect("it leaves the switch");
+    let (egress, _) = egress.split_once("ingress(").expect("and enters the router");
+    assert!(!egress.contains("ct_commit"), "{leaving}");
     drop(ovn);
     stop(controller).await;
 }

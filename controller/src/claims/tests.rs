@@ -88,7 +88,17 @@ fn what_units_state_is_what_kube_ovn_left() {
             assert!(holds, "{row:?} column {name}: {value:?}, stated {column:?}");
         }
     }
-    assert!(stated.is_empty(), "Kube-OVN has no such rows: {:?}", stated.keys().collect::<Vec<_>>());
+    // What a private subnet has beside (D56).
+    let more: Vec<String> = stated.keys().map(ToString::to_string).collect();
+    assert_eq!(
+        more,
+        [
+            "Address_Set weir_nodes_v4",
+            "ACL Logical_Switch:sub1|to-lport|2|1001|outport == \"sub1-ovn-cluster\"",
+            "ACL Logical_Switch:sub1|to-lport|2|3000|ip4.src == $weir_nodes_v4",
+        ],
+        "Kube-OVN has no such rows"
+    );
 }
 
 /// A claim needs every part of the pattern: without any one of its marks a row of
@@ -131,6 +141,33 @@ fn rows_that_lost_a_mark_are_not_claimed() {
         assert!(!claim(&config, table, stored, elsewhere) || anywhere, "{row:?} elsewhere");
     }
     assert!(checked > 30, "{checked}");
+}
+
+#[test]
+fn of_address_sets_those_of_nodes_are_ours_while_no_other_mark_is_on_them() {
+    let mut database = ovsdb::testing::Database::new(ovsdb::testing::northbound());
+    let mut claimed = |name: &str, marks: &[(&'static str, &'static str)]| {
+        let uuid = ovsdb::Uuid::new_v5(&ovsdb::Uuid::NAMESPACE_OID, format!("{name} {marks:?}").as_bytes());
+        let row = ovsdb::Operation::insert("Address_Set")
+            .uuid(uuid)
+            .column("name", ovsdb::Value::string(name))
+            .column("external_ids", ovsdb::Value::string_map(marks.iter().copied()));
+        database.must(&[row.build()]);
+        let replica = database.replica();
+        let claimed = claim(
+            &config(Families::V4),
+            Table::AddressSet,
+            replica.row("Address_Set", &uuid).expect("made"),
+            None,
+        );
+        database.must(&[ovsdb::Operation::delete("Address_Set").by_uuid(uuid).build()]);
+        claimed
+    };
+    let vendor = ("vendor", "kube-ovn");
+    assert!(claimed("weir_nodes_v4", &[vendor]) && claimed("weir_nodes_v6", &[vendor]));
+    assert!(!claimed("weir_nodes_v4", &[]), "made by hand");
+    assert!(!claimed("weir_nodes_v4", &[vendor, ("np", "a/b")]));
+    assert!(!claimed("weir_nodes", &[vendor]));
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! What flags decide for the whole cluster: options of `NB_Global` (contract
-//! §4.9), and the objects that exist from the start (§5.1). The objects are made
-//! once; from then on they are their users'.
+//! What stands once for the whole cluster: options of `NB_Global` (contract §4.9), the
+//! nodes' addresses for private subnets, and the objects that exist from the start
+//! (§5.1). The objects are made once; from then on they are their users'.
 
 use crds::{API_VERSION, keys, net};
 use serde_json::{Value, json};
 
-use super::rows::{RowBuilder, top};
+use super::rows::{self, RowBuilder, root, top};
 use crate::facts::{Column, Facts, Fields, Gate, Kind, KubeFact, ObjectRef, RowKey, Table};
 use crate::io::Config;
 use crate::view::View;
@@ -14,6 +14,7 @@ pub(super) fn compile(view: &dyn View) -> Facts {
     let mut facts = Facts::default();
     let config = view.config();
     options(config).add(&mut facts);
+    node_gate(view, &mut facts);
     for (kind, name, body) in [
         (Kind::Vpc, &config.cluster_router, vpc(config)),
         (Kind::Subnet, &config.node_switch, join_subnet(config)),
@@ -27,6 +28,22 @@ pub(super) fn compile(view: &dyn View) -> Facts {
         });
     }
     facts
+}
+
+/// The nodes' addresses, for the ACLs of private subnets: one row a family, whatever
+/// the number of nodes, private subnets and pods.
+fn node_gate(view: &dyn View, facts: &mut Facts) {
+    let gate = view.node_gate();
+    let v4 = gate.v4.as_ref().map(|ips| ips.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let v6 = gate.v6.as_ref().map(|ips| ips.iter().map(ToString::to_string).collect::<Vec<_>>());
+    for (is_v4, ips) in [(true, v4), (false, v6)] {
+        if let Some(ips) = ips {
+            root(Table::AddressSet, rows::nodes_set(is_v4))
+                .whole("addresses", ovsdb::Value::strings(ips))
+                .ids(&[])
+                .add(facts);
+        }
+    }
 }
 
 /// Options that only Kube-OVN's patched OVN honours, with the value that changes

@@ -71,6 +71,12 @@ pub(crate) fn route_key(router: &str, table: &str, policy: &str, prefix: &str, n
     format!("{router}|{table}|{policy}|{prefix}|{nexthop}")
 }
 
+/// Address set of the nodes' own addresses. No name of a Kubernetes object has an
+/// underscore, and no port group makes a set that ends like this.
+pub(crate) fn nodes_set(v4: bool) -> &'static str {
+    if v4 { "weir_nodes_v4" } else { "weir_nodes_v6" }
+}
+
 /// Mark of policies that lead to the DNS cache of a node.
 pub(crate) const LOCAL_DNS: &str = "isLocalDnsCache";
 

@@ -10,7 +10,7 @@ use ovsdb::Schema;
 use crate::facts::RowKey;
 use crate::io::Config;
 use crate::view::{
-    Interfaces, IpPoolView, KeptView, LeaseState, NodeView, Overlay, PodView, PoolUsage, Selecting,
+    Interfaces, IpPoolView, KeptView, LeaseState, NodeGate, NodeView, Overlay, PodView, PoolUsage, Selecting,
     SubnetView, Usage, View, VipView, VpcView,
 };
 use crate::world::{ReadKey, World};
@@ -68,6 +68,10 @@ impl View for Recorder<'_> {
     fn overlays(&self) -> Arc<Vec<Overlay>> {
         self.note(ReadKey::Overlays);
         self.world.overlays()
+    }
+    fn node_gate(&self) -> Arc<NodeGate> {
+        self.note(ReadKey::NodeGate);
+        self.world.node_gate()
     }
     fn selected_nodes(&self, who: &Selecting) -> Arc<Vec<Arc<str>>> {
         self.note(ReadKey::SelectedNodes(who.clone()));

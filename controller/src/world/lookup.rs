@@ -8,7 +8,7 @@ use crate::facts::{Kind, ObjectRef, RowKey};
 use crate::io::Config;
 use crate::objects::{Object, StringMap};
 use crate::view::{
-    Interfaces, IpPoolView, KeptView, LeaseState, NodeView, Overlay, PodView, PoolUsage, Selecting,
+    Interfaces, IpPoolView, KeptView, LeaseState, NodeGate, NodeView, Overlay, PodView, PoolUsage, Selecting,
     SubnetView, Usage, VipView, VpcView,
 };
 
@@ -117,6 +117,10 @@ impl World {
     /// See [`crate::view::View::overlays`].
     pub fn overlays(&self) -> Arc<Vec<Overlay>> {
         self.overlays.clone()
+    }
+    /// See [`crate::view::View::node_gate`].
+    pub fn node_gate(&self) -> Arc<NodeGate> {
+        self.node_gate.clone()
     }
     /// See [`crate::view::View::selected_nodes`].
     pub fn selected_nodes(&self, who: &Selecting) -> Arc<Vec<Arc<str>>> {

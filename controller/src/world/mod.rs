@@ -34,7 +34,7 @@ use crate::facts::{Kind, ObjectRef, RowKey};
 use crate::io::Config;
 use crate::ipam::{Ipam, mac};
 use crate::objects::{Ip, Meta, Namespace, Node, Object, Other, Pod, StringMap, Subnet, Vpc};
-use crate::view::{NodeView, Overlay, PodView, Selecting, SubnetView, Usage, VpcView};
+use crate::view::{NodeGate, NodeView, Overlay, PodView, Selecting, SubnetView, Usage, VpcView};
 
 pub use read::ReadKey;
 pub use restore::PortRow;
@@ -93,6 +93,7 @@ pub struct World {
     node_names: Arc<BTreeSet<Arc<str>>>,
     vpc_subnets: ByName<Arc<BTreeSet<Arc<str>>>>,
     overlays: Arc<Vec<Overlay>>,
+    node_gate: Arc<NodeGate>,
     bindings: ByName<Arc<Vec<Arc<str>>>>,
     node_ips: Arc<BTreeSet<IpAddr>>,
     /// The same with the nodes; of two nodes with one address the first by name.
@@ -153,6 +154,7 @@ impl World {
             node_names: Arc::default(),
             vpc_subnets: BTreeMap::new(),
             overlays: Arc::default(),
+            node_gate: Arc::default(),
             bindings: BTreeMap::new(),
             node_ips: Arc::default(),
             nodes_by_ip: BTreeMap::new(),

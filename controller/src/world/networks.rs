@@ -13,7 +13,7 @@ use super::{ReadKey, Stored, World, bindings};
 use crate::facts::RowKey;
 use crate::ipam::mac;
 use crate::objects::{Subnet, Vpc};
-use crate::view::{Overlay, PodView, Selecting, SubnetView, VpcView};
+use crate::view::{NodeGate, Overlay, PodView, Selecting, SubnetView, VpcView};
 
 impl World {
     /// A status patch judges nothing anew, except for the condition that says who
@@ -290,6 +290,32 @@ impl World {
         if *self.overlays != list {
             self.overlays = Arc::new(list);
             self.changed.insert(ReadKey::Overlays);
+        }
+        self.open_gate();
+    }
+
+    /// Which addresses of nodes private subnets let in.
+    fn open_gate(&mut self) {
+        let private = self.overlays.iter().filter(|overlay| {
+            self.subnet_views.get(&overlay.name).is_some_and(|view| view.spec.private)
+        });
+        let (mut v4, mut v6) = (false, false);
+        for overlay in private {
+            v4 |= overlay.nets.v4.is_some();
+            v6 |= overlay.nets.v6.is_some();
+        }
+        let mut gate = NodeGate { v4: v4.then(BTreeSet::new), v6: v6.then(BTreeSet::new) };
+        if v4 || v6 {
+            for ip in self.node_ips.iter() {
+                match ip {
+                    IpAddr::V4(ip) => gate.v4.as_mut().map(|set| set.insert(*ip)),
+                    IpAddr::V6(ip) => gate.v6.as_mut().map(|set| set.insert(*ip)),
+                };
+            }
+        }
+        if *self.node_gate != gate {
+            self.node_gate = Arc::new(gate);
+            self.changed.insert(ReadKey::NodeGate);
         }
     }
 

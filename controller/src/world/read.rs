@@ -29,6 +29,8 @@ pub enum ReadKey {
     VpcSubnets(Arc<str>),
     /// [`crate::view::View::overlays`].
     Overlays,
+    /// [`crate::view::View::node_gate`].
+    NodeGate,
     /// [`crate::view::View::selected_nodes`].
     SelectedNodes(Selecting),
     /// [`crate::view::View::active_gateway`].
@@ -79,6 +81,7 @@ impl ReadKey {
             | Self::NodeNames
             | Self::VpcSubnets(_)
             | Self::Overlays
+            | Self::NodeGate
             | Self::SelectedNodes(_)
             | Self::ActiveGateway(_)
             | Self::RowUuid(_)

@@ -64,6 +64,7 @@ impl World {
         found.same(|| "names of nodes".into(), &self.node_names, &fresh.node_names);
         found.maps("subnets of VPC", &self.vpc_subnets, &fresh.vpc_subnets);
         found.same(|| "overlays".into(), &self.overlays, &fresh.overlays);
+        found.same(|| "addresses that private subnets let in".into(), &self.node_gate, &fresh.node_gate);
         found.maps("subnet of router port", &self.router_ports, &fresh.router_ports);
         found.same(|| "addresses of nodes".into(), &self.node_ips, &fresh.node_ips);
         found.same(|| "checksums".into(), &self.sums, &fresh.sums);

@@ -1,10 +1,16 @@
 //! ACLs on a subnet's switch (contract §4.8, §6.5): a private subnet's wall with its
 //! gates, and the ACLs of the spec. All of a subnet's ACLs change in one transaction,
 //! so that a wall is never down for a moment.
+//!
+//! Two gates are ours. The wall stands before every port of the switch, also the one to
+//! the router, through which the subnet's own pods talk to others. And nodes come with
+//! their own addresses, not with those of the join subnet: in the contract ACLs of port
+//! groups let them in, two to four a node and only while there are NetworkPolicies; here
+//! one ACL a subnet and family refers to a set of all nodes' addresses (unit globals).
 
 use std::collections::BTreeSet;
 
-use crds::{SubnetSpec, net};
+use crds::{SubnetSpec, names, net};
 use ipnet::IpNet;
 use ovsdb::Value;
 
@@ -101,6 +107,9 @@ fn private(view: &dyn View, name: &str, spec: &SubnetSpec, facts: &mut Facts) {
         of_spec: false,
     };
     add(name, facts, Acl { action: "drop", ..gate(WALL, "ip".to_owned()) });
+    // Stateless: OVN tracks no connections on ports to routers.
+    let out = format!("outport == {:?}", names::switch_port(name, &spec.vpc));
+    add(name, facts, Acl { action: "allow-stateless", ..gate(GATE, out) });
     let config = view.config();
     let join = view.subnet(&config.node_switch).filter(|join| join.invalid.is_none());
     let join = join.map_or_else(|| config.node_switch_cidr.to_string(), |join| join.spec.cidr_block.clone());
@@ -116,6 +125,11 @@ fn private(view: &dyn View, name: &str, spec: &SubnetSpec, facts: &mut Facts) {
         };
         for node in join.iter().filter(|node| same_family(node, net)) {
             once(gate(FROM_NODES, format!("{}.src == {node}", rows::ip_field(&node.addr()))), facts);
+        }
+        // A custom VPC's pods may have an address that is a node's elsewhere.
+        if *spec.vpc == *config.cluster_router {
+            let nodes = rows::nodes_set(net.addr().is_ipv4());
+            once(gate(FROM_NODES, format!("{}.src == ${nodes}", rows::ip_field(&net.addr()))), facts);
         }
         once(gate(GATE, between(net, net)), facts);
         let allowed = spec.allow_subnets.iter().filter_map(|text| text.trim().parse::<IpNet>().ok());

@@ -7,7 +7,7 @@ use crate::facts::RowKey;
 use crate::io::Config;
 use crate::objects::StringMap;
 use crate::view::{
-    Interfaces, IpPoolView, KeptView, Lease, LeaseState, NodeView, Overlay, PodView, PoolUsage, Selecting,
+    Interfaces, IpPoolView, KeptView, Lease, LeaseState, NodeGate, NodeView, Overlay, PodView, PoolUsage, Selecting,
     SubnetView, UnitKey, Usage, View, VipView, VpcView,
 };
 
@@ -278,6 +278,16 @@ impl View for Cluster {
             distributed: view.spec.gateway_type != "centralized" && *name != self.config.node_switch,
         });
         Arc::new(overlays.collect())
+    }
+    fn node_gate(&self) -> Arc<NodeGate> {
+        let private = self.overlays();
+        let private: Vec<_> = private.iter().filter(|o| self.subnets[&o.name].spec.private).collect();
+        let v4 = self.nodes.values().filter_map(|node| node.ipv4).collect();
+        let v6 = self.nodes.values().filter_map(|node| node.ipv6).collect();
+        Arc::new(NodeGate {
+            v4: private.iter().any(|o| o.nets.v4.is_some()).then_some(v4),
+            v6: private.iter().any(|o| o.nets.v6.is_some()).then_some(v6),
+        })
     }
     fn selected_nodes(&self, _: &Selecting) -> Arc<Vec<Arc<str>>> {
         Arc::new(self.nodes.keys().cloned().collect())
