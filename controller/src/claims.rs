@@ -20,7 +20,7 @@ use ovsdb::{Atom, Row, Value};
 
 use crate::compile::routes::{OF_SPEC, ambiguous};
 use crate::compile::rows::{self, policy_key, route_key};
-use crate::compile::{bfd, dhcp, vip};
+use crate::compile::{bfd, querier, vip};
 use crate::facts::Table;
 use crate::io::Config;
 
@@ -158,7 +158,7 @@ fn acl(config: &Config, row: &Marked<'_>, holder: Holder<'_>) -> bool {
 
 /// Options of a subnet; of a single port only those that we wrote.
 fn dhcp_options(config: &Config, row: &Marked<'_>) -> bool {
-    let (mark, value) = dhcp::OF_PORT;
+    let (mark, value) = rows::OF_POD;
     row.vendor()
         && row.id("ls").is_some_and(|switch| is_switch(config, switch))
         && matches!(row.id("protocol"), Some("IPv4" | "IPv6"))
@@ -203,6 +203,7 @@ fn switch_port(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool 
         "" => match row.id("pod") {
             // An attachment is ours if it says so: one that Kube-OVN left and no pod lists
             // any more looks like one whose network we can't see.
+            Some(pod) if querier::is_port(switch, row.name(), pod) => row.only(&["vendor", "ls", "pod"]),
             Some(pod) => pod.split_once('/').is_some_and(|(namespace, pod)| {
                 let provider = row.id("provider").unwrap_or(keys::DEFAULT_PROVIDER);
                 row.name() == names::pod_port(pod, namespace, provider)
@@ -246,9 +247,7 @@ fn pool_set(row: &Marked<'_>) -> bool {
 
 /// Addresses of nodes, for private subnets.
 fn nodes_set(row: &Marked<'_>) -> bool {
-    row.vendor()
-        && row.only(&["vendor"])
-        && [true, false].iter().any(|v4| row.name() == rows::nodes_set(*v4))
+    row.vendor() && row.only(&["vendor"]) && [true, false].iter().any(|v4| row.name() == rows::nodes_set(*v4))
 }
 
 /// Routes of specs, and default routes into the join subnet. Those of
@@ -300,6 +299,17 @@ fn policy(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool {
                 && row.only(&["vendor", "node", "address-family"])
                 && action == "reroute"
                 && to_address(field, operand)
+        }
+        Some(rows::NORTH_GATEWAY) => {
+            // Those for floating addresses look the same, and are nobody's yet.
+            let (mark, value) = rows::OF_POD;
+            let ip = operand.strip_prefix("== ").and_then(|text| text.parse::<IpAddr>().ok());
+            parent == Some(&*config.cluster_router)
+                && row.is(mark, value)
+                && row.id("subnet").is_some()
+                && row.only(&["vendor", "subnet", mark])
+                && action == "reroute"
+                && ip.is_some_and(|ip| field == format!("{}.src", rows::ip_field(&ip)))
         }
         Some(rows::GATEWAY) => {
             let Some(subnet) = row.id("subnet").filter(|_| action == "reroute") else { return false };

@@ -216,12 +216,18 @@ impl Core {
         if first {
             self.commit.start(&self.desired);
         }
+        // Before it is known which units are open: what can't be written is called after it.
+        for news in self.world.take_news() {
+            self.publish.tell(news);
+        }
         units.extend(self.commit.take_notified());
         for unit in units {
             let facts = self.engine.facts(&unit);
-            let committed = facts.is_none_or(|facts| self.commit.committed(&unit, facts));
-            self.publish.set_committed(&unit, committed, &self.engine);
             let conflict = self.conflict(&unit);
+            // Who lost a column has rows in the database, but not as it wants them.
+            let committed =
+                conflict.is_none() && facts.is_none_or(|facts| self.commit.committed(&unit, facts));
+            self.publish.set_committed(&unit, committed, &self.engine);
             let error = self.commit.error(&unit).or(conflict.as_deref());
             self.publish.set_failing(&unit, error, &self.engine, &self.world);
         }

@@ -74,6 +74,8 @@ pub const OWN_REASONS: &[&str] = &[
     "RolloutDeadlock",
     // A subnet can't change or go because of the addresses named.
     "AddressesInUse",
+    // A Vip's spec asks for other addresses than it has.
+    "AddressImmutable",
     // VPCs have conditions upstream, and no events.
     "ValidateVpcFailed",
     // A VPC can't go because of the subnets named.

@@ -33,4 +33,5 @@ pub mod strings;
 pub mod verify;
 pub mod view;
 pub mod watch;
+mod wishes;
 pub mod world;

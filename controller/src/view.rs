@@ -8,7 +8,7 @@
 //! annotations) recompiles nothing.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use crds::net::DualNets;
@@ -209,6 +209,8 @@ pub struct VipView {
     pub parents: Arc<Vec<Arc<str>>>,
     /// MAC of the router port of its subnet.
     pub router_mac: Option<Arc<str>>,
+    /// What the spec asks for otherwise than what it has, and the remedy.
+    pub changed: Option<Arc<str>>,
 }
 
 /// A port that no pod has now and whose address is kept.
@@ -323,6 +325,8 @@ pub struct Usage {
     /// Some of the ports that hold addresses, by name; filled in only while the
     /// subnet is being deleted.
     pub holders: Vec<Arc<str>>,
+    /// Addresses of `spec.vips` that a port had before they became virtual.
+    pub contested_vips: Vec<(IpAddr, Arc<str>)>,
 }
 
 /// Who chooses nodes by their labels.
@@ -357,6 +361,8 @@ pub trait View {
     fn selected_nodes(&self, who: &Selecting) -> Arc<Vec<Arc<str>>>;
     /// The gateway node that a subnet's status names.
     fn active_gateway(&self, subnet: &str) -> Option<Arc<str>>;
+    /// A subnet's status says that it has a multicast querier.
+    fn had_querier(&self, subnet: &str) -> bool;
     /// UUID of a row in the database, for statuses that name it (`DHCP_Options` of
     /// subnets only).
     fn row_uuid(&self, row: &RowKey) -> Option<Arc<str>>;

@@ -51,6 +51,11 @@ pub fn localnet_port(subnet: &str) -> String {
     format!("localnet.{subnet}")
 }
 
+/// Port of a subnet's multicast querier, also the name of its IP object.
+pub fn mcast_querier(subnet: &str) -> String {
+    format!("mcast-querier.{subnet}")
+}
+
 /// OVS bridge of a provider network.
 pub fn provider_bridge(provider_network: &str) -> String {
     format!("br-{provider_network}")
@@ -71,5 +76,6 @@ mod tests {
         assert_eq!(router_port("ovn-cluster", "ovn-default"), "ovn-cluster-ovn-default");
         assert_eq!(switch_port("join", "ovn-cluster"), "join-ovn-cluster");
         assert_eq!(localnet_port("ext"), "localnet.ext");
+        assert_eq!(mcast_querier("ovn-default"), "mcast-querier.ovn-default");
     }
 }

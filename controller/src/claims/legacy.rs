@@ -256,11 +256,11 @@ impl Legacy {
         self.port(Leftover, "ovn-default", "ovn-default-vip-10.16.0.200", "virtual", &[], &[]);
         let querier = "mcast-querier.ovn-default";
         self.port(
-            Foreign,
+            Leftover,
             "ovn-default",
             querier,
             "",
-            address,
+            &["02:00:00:00:00:0a 10.16.0.10"],
             &[("pod", "default/mcast-querier.ovn-default")],
         );
         // Vips: plain (virtual), switch_lb_vip, kube_host_vm_vip; and an OvnEip of type lsp.

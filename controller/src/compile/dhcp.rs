@@ -11,55 +11,15 @@ use crate::facts::{Column, Facts, Gone, RowKey, Table};
 use crate::io::Config;
 use crate::ipam::mac;
 use crate::view::{Lease, PodView, SubnetView, View};
+use crate::wishes::options;
 
 /// Names of the server in answers: an address that no host has.
 const SERVER: &str = "169.254.0.254";
 /// Router advertisements without a configuration of their own.
 const RA_DEFAULTS: &str = "address_mode=dhcpv6_stateful,max_interval=30,min_interval=5,send_periodic=true";
-/// Mark of rows for single ports: only those that we wrote are ours to delete, since
-/// a port's owner can't be told from its row.
-pub(crate) const OF_PORT: (&str, &str) = ("weir-owner", "pod");
-
 /// Family as rows name it.
 fn protocol(v4: bool) -> &'static str {
     if v4 { "IPv4" } else { "IPv6" }
-}
-
-/// `k=v,k=v`; a value in braces may hold commas.
-///
-/// # Errors
-/// What is wrong, in words.
-pub(super) fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {
-    let mut options = BTreeMap::new();
-    let (mut depth, mut start) = (0_i32, 0);
-    let mut parts = Vec::new();
-    for (at, c) in text.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' => depth -= 1,
-            ',' if depth == 0 => {
-                parts.push(text.get(start..at).unwrap_or_default());
-                start = at + 1;
-            }
-            _ => {}
-        }
-        if depth < 0 {
-            break;
-        }
-    }
-    if depth != 0 {
-        return Err(format!("{text:?} has braces that do not match"));
-    }
-    parts.push(text.get(start..).unwrap_or_default());
-    for part in parts.iter().map(|part| part.trim()).filter(|part| !part.is_empty()) {
-        match part.split_once('=') {
-            Some((key, value)) if !key.trim().is_empty() && !value.trim().is_empty() => {
-                options.insert(key.trim().to_owned(), value.trim().to_owned());
-            }
-            _ => return Err(format!("{part:?} is not of the form option=value")),
-        }
-    }
-    Ok(options)
 }
 
 /// What is wrong with the options of a spec.
@@ -70,7 +30,7 @@ pub(super) fn check(spec: &SubnetSpec) -> Option<String> {
         ("ipv6RAConfigs", &spec.ipv6_ra_configs, spec.enable_ipv6_ra),
     ];
     fields.into_iter().filter(|(_, _, on)| *on).find_map(|(field, text, _)| {
-        let error = parse(text).err()?;
+        let error = options(text).err()?;
         Some(format!("{field}: {error}; write option=value,option=value"))
     })
 }
@@ -98,7 +58,7 @@ pub(super) fn rows(config: &Config, name: &str, spec: &SubnetSpec, facts: &mut F
     for net in net::parse_dual_cidrs(&spec.cidr_block).unwrap_or_default().iter() {
         let v4 = net.addr().is_ipv4();
         let text = if v4 { &spec.dhcp_v4_options } else { &spec.dhcp_v6_options };
-        let options = parse(text).unwrap_or_default();
+        let options = options(text).unwrap_or_default();
         row(config, name, spec, (v4, ""), options, facts);
     }
 }
@@ -137,7 +97,7 @@ fn row(
     let key = rows::dhcp_key(subnet, protocol(v4), port);
     let mut ids = vec![("ls", subnet), ("protocol", protocol(v4))];
     if !port.is_empty() {
-        ids.extend([("port", port), OF_PORT]);
+        ids.extend([("port", port), rows::OF_POD]);
     }
     rows::top(RowKey::new(Table::DhcpOptions, key))
         .whole("cidr", Value::string(net.to_string()))
@@ -146,8 +106,9 @@ fn row(
         .add(facts);
 }
 
-/// The references of a pod's port, and the rows of its own that it asks for. Without
-/// DHCP nothing is said: a row that goes takes the references along.
+/// The references of a pod's port, and the rows of its own that it asks for, also on a
+/// subnet without DHCP. Without both nothing is said: a row that goes takes the
+/// references along.
 pub(super) fn port(
     view: &dyn View,
     pod: &PodView,
@@ -161,11 +122,14 @@ pub(super) fn port(
         (false, lease.v6.is_some(), keys::DHCP_V6_OPTIONS, "dhcpv6_options"),
     ];
     for (v4, present, annotation, column) in families {
-        if !present || !subnet.spec.enable_dhcp || !subnet.is_ovn() {
+        if !present || !subnet.is_ovn() {
             continue;
         }
         let own =
-            pod.requests.get(annotation).and_then(|text| parse(text).ok()).filter(|own| !own.is_empty());
+            pod.requests.get(annotation).and_then(|text| options(text).ok()).filter(|own| !own.is_empty());
+        if own.is_none() && !subnet.spec.enable_dhcp {
+            continue;
+        }
         let target = match own {
             Some(own) => {
                 row(view.config(), &lease.subnet, &subnet.spec, (v4, &lease.port), own, facts);
@@ -183,25 +147,8 @@ pub(super) fn advertisements(spec: &SubnetSpec) -> [(&'static str, Column); 2] {
     let nets = net::parse_dual_cidrs(&spec.cidr_block).unwrap_or_default();
     let on = spec.enable_ipv6_ra && nets.v6.is_some();
     let text = if spec.ipv6_ra_configs.trim().is_empty() { RA_DEFAULTS } else { &*spec.ipv6_ra_configs };
-    let configs = parse(text).unwrap_or_default();
+    let configs = options(text).unwrap_or_default();
     let configs = if on { Value::string_map(configs) } else { Value::empty_map() };
     let prefix = nets.v6.filter(|_| on).map(|net| net.prefix_len().to_string());
     [("ipv6_ra_configs", Column::Whole(configs)), ("ipv6_prefix", Column::Whole(Value::strings(prefix)))]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_with_lists() {
-        let parsed = parse("dns_server={8.8.8.8,1.1.1.1}, lease_time=60,").unwrap();
-        assert_eq!(parsed["dns_server"], "{8.8.8.8,1.1.1.1}");
-        assert_eq!(parsed["lease_time"], "60");
-        assert_eq!(parsed.len(), 2);
-        assert!(parse("").unwrap().is_empty());
-        for wrong in ["lease_time", "=1", "a=", "a={1", "a=1}"] {
-            parse(wrong).unwrap_err();
-        }
-    }
 }

@@ -56,6 +56,7 @@ fn status(object: &ObjectRef, pool: &IpPoolView, usage: &PoolUsage, facts: &mut 
         return;
     }
     let why = ("UpdateIPAMSucceeded", "");
+    rows::success(facts, object, &pool.uid, Gate::Committed, why.0);
     rows::condition(facts, object, &pool.uid, Gate::Committed, ("Ready", true), why);
     rows::condition(facts, object, &pool.uid, Gate::Now, ("Error", false), why);
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ovsdb::Value;
 
 use super::rows;
-use crate::facts::{Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey, Table};
+use crate::facts::{Column, Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey, Table};
 use crate::view::{KeptView, Lease, LeaseState, View};
 
 pub(super) fn compile(view: &dyn View, port: &Arc<str>) -> Facts {
@@ -56,6 +56,8 @@ fn row(kept: &KeptView, lease: &Lease, facts: &mut Facts) {
     rows::named(Table::LogicalSwitchPort, &lease.port, switch, "ports")
         .whole("type", Value::string(""))
         .initial("addresses", Value::strings([rows::port_address(lease)]))
+        // The next pod's port is armed anew.
+        .column("options", Column::map_without([] as [(&str, &str); 0], rows::ACTIVATION))
         .ids(&[("ls", &*lease.subnet), ("pod", &*id)])
         .add(facts);
 }

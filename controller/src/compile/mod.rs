@@ -35,6 +35,7 @@ pub(crate) mod tests;
 pub(crate) mod vip;
 mod vpc;
 
+pub(crate) use subnet::querier;
 pub(crate) use vpc::{bfd, routes};
 
 use crate::facts::Facts;

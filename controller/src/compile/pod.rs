@@ -18,6 +18,8 @@ use crate::facts::{EventFact, Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectR
 use crate::io::Config;
 use crate::ipam::is_machine;
 use crate::view::{Interface, Lease, LeaseState, PodView, SubnetView, View};
+use crate::wishes;
+use crate::world::details;
 
 /// One interface as the functions below see it.
 struct Nic<'a> {
@@ -36,6 +38,8 @@ pub(super) fn compile(view: &dyn View, namespace: &Arc<str>, name: &Arc<str>) ->
     let object = ObjectRef::namespaced(Kind::Pod, namespace.clone(), name.clone());
     let interfaces = if pod.networks { view.interfaces(namespace, name) } else { None };
     let mut told = Vec::new();
+    // It has one interface less.
+    let updated = interfaces.as_ref().is_some_and(|interfaces| !interfaces.stale.is_empty());
     if interfaces.as_ref().is_none_or(|interfaces| interfaces.default) {
         let machine = pod.owner.as_ref().filter(|(kind, _)| is_machine(kind)).map(|(_, machine)| machine);
         let port = names::pod_port(name, namespace, keys::DEFAULT_PROVIDER);
@@ -74,7 +78,7 @@ pub(super) fn compile(view: &dyn View, namespace: &Arc<str>, name: &Arc<str>) ->
             object,
             uid: Some(pod.uid.clone()),
             warning: false,
-            reason: "PodNetworkAllocated".into(),
+            reason: if updated { "PodNetworkUpdated" } else { "PodNetworkAllocated" }.into(),
             message: told.join("; ").into(),
             gate: Gate::Committed,
         });
@@ -108,8 +112,13 @@ fn interface(
     let placed = !pod.node.is_empty() && view.node(&pod.node).is_some();
     if nic.ovn {
         logical_port(view, nic, &subnet, &lease, facts);
+        if let Some(problem) = wishes::problem(&pod.requests) {
+            // One that has its address already: it goes on without.
+            rows::warning(facts, object, &pod.uid, "ValidatePodNetworkFailed", &problem);
+        }
         if placed {
-            memberships(view.config(), pod, &subnet, &lease, facts);
+            let own = north_gateway(view.config(), nic, &subnet, &lease, facts);
+            memberships(view.config(), pod, &subnet, &lease, own, facts);
         }
     }
     let owner = rows::IpOwner {
@@ -130,16 +139,7 @@ fn interface(
     }
     let fields = annotations(view, nic, &subnet, &lease, placed);
     rows::kube(facts, object, &pod.uid, Gate::Committed, fields);
-    placed.then(|| {
-        format!(
-            "provider={} subnet={} ip={} mac={} logicalSwitchPort={}",
-            nic.provider,
-            lease.subnet,
-            rows::joined(&lease, ","),
-            lease.mac,
-            lease.port
-        )
-    })
+    placed.then(|| details(nic.provider, &lease))
 }
 
 fn logical_port(view: &dyn View, nic: &Nic<'_>, subnet: &SubnetView, lease: &Lease, facts: &mut Facts) {
@@ -184,17 +184,57 @@ fn logical_port(view: &dyn View, nic: &Nic<'_>, subnet: &SubnetView, lease: &Lea
     for (column, refs) in dhcp {
         row = row.column(column, refs);
     }
+    if pod.requests.get(keys::ACTIVATION_STRATEGY).is_some_and(|text| !text.trim().is_empty())
+        && !pod.node.is_empty()
+    {
+        let [chassis, strategy] = rows::ACTIVATION;
+        let node = format!("{0},{0}", pod.node);
+        row = row.keys("options", [(chassis, &*node), (strategy, "rarp")]);
+    }
     row.add(facts);
 }
 
+/// The default interface of a pod of the default VPC may have a next hop of its own
+/// (contract §4.3), of each family one. Says whether all of its traffic has one.
+fn north_gateway(
+    config: &Config,
+    nic: &Nic<'_>,
+    subnet: &SubnetView,
+    lease: &Lease,
+    facts: &mut Facts,
+) -> bool {
+    let text = nic.pod.requests.get(keys::NORTH_GATEWAY).map_or("", |text| text.trim());
+    let default = nic.provider == keys::DEFAULT_PROVIDER && *subnet.spec.vpc == *config.cluster_router;
+    let Some(hops) = wishes::north_gateway(text).ok().filter(|_| default) else { return false };
+    let mut all = true;
+    for ip in rows::addresses(lease) {
+        match hops.iter().find(|hop| hop.is_ipv4() == ip.is_ipv4()) {
+            Some(hop) => {
+                let matching = format!("{}.src == {ip}", rows::ip_field(&ip));
+                let ids = [("subnet", &*lease.subnet), rows::OF_POD];
+                rows::policy(facts, &config.cluster_router, rows::NORTH_GATEWAY, &matching, Some(hop), &ids);
+            }
+            None => all = false,
+        }
+    }
+    all
+}
+
 /// The groups of the pod's node; unit node makes them. Nodes route for the default
-/// VPC only.
-fn memberships(config: &Config, pod: &PodView, subnet: &SubnetView, lease: &Lease, facts: &mut Facts) {
+/// VPC only, and not for pods whose traffic leaves by a next hop of their `own`.
+fn memberships(
+    config: &Config,
+    pod: &PodView,
+    subnet: &SubnetView,
+    lease: &Lease,
+    own: bool,
+    facts: &mut Facts,
+) {
     if *subnet.spec.vpc != *config.cluster_router || !subnet.is_ovn() {
         return;
     }
     // The join subnet has no groups of its own: what is on it leaves through no gateway.
-    if lease.subnet != config.node_switch && subnet.spec.gateway_type != "centralized" {
+    if lease.subnet != config.node_switch && subnet.spec.gateway_type != "centralized" && !own {
         facts.members.push(rows::member(&names::subnet_node_group(&lease.subnet, &pod.node), &lease.port));
     }
     facts.members.push(rows::member(&names::node_group(&pod.node), &lease.port));

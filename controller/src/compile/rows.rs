@@ -20,6 +20,8 @@ pub(crate) const TO_SUBNET: i64 = 31000;
 pub(crate) const INTERCONNECTION: i64 = 29500;
 /// Traffic to a node goes through that node's join port.
 pub(crate) const TO_NODE: i64 = 30000;
+/// Traffic of a pod that has a next hop of its own.
+pub(crate) const NORTH_GATEWAY: i64 = 29250;
 /// Traffic of pods that leaves goes through a gateway node.
 pub(crate) const GATEWAY: i64 = 29000;
 
@@ -76,6 +78,14 @@ pub(crate) fn route_key(router: &str, table: &str, policy: &str, prefix: &str, n
 pub(crate) fn nodes_set(v4: bool) -> &'static str {
     if v4 { "weir_nodes_v4" } else { "weir_nodes_v6" }
 }
+
+/// Mark of rows for single pods: only those that we wrote are ours to delete, since
+/// whose they are can't be told from the row.
+pub(crate) const OF_POD: (&str, &str) = ("weir-owner", "pod");
+
+/// Options of a port that is active only once its host has announced itself (contract
+/// §2.1, `activation_strategy`): where it is, and by what.
+pub(crate) const ACTIVATION: [&str; 2] = ["requested-chassis", "activation-strategy"];
 
 /// Mark of policies that lead to the DNS cache of a node.
 pub(crate) const LOCAL_DNS: &str = "isLocalDnsCache";
@@ -245,6 +255,19 @@ pub(crate) fn warning(facts: &mut Facts, object: &ObjectRef, uid: &Arc<str>, rea
         reason: reason.into(),
         message: message.into(),
         gate: Gate::Now,
+    });
+}
+
+/// Something that went well. Publish tells it only of objects that it writes to, so that
+/// a restart repeats nothing.
+pub(crate) fn success(facts: &mut Facts, object: &ObjectRef, uid: &Arc<str>, gate: Gate, reason: &str) {
+    facts.events.push(EventFact {
+        object: object.clone(),
+        uid: Some(uid.clone()),
+        warning: false,
+        reason: reason.into(),
+        message: "".into(),
+        gate,
     });
 }
 

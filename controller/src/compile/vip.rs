@@ -13,10 +13,14 @@ use crds::keys;
 use ovsdb::Value;
 use serde_json::json;
 
-use super::rows;
+use super::rows::{self, NOT_YET};
 use crate::facts::{Facts, Fields, Gate, Keep, Kind, ObjectRef, RowKey, Table};
 use crate::view::{Lease, LeaseState, SubnetView, View, VipView};
 
+/// Reason of a Vip that has its addresses.
+const ALLOCATED: &str = "AddressAllocated";
+/// Reason of one whose spec asks for other addresses than it has.
+const IMMUTABLE: &str = "AddressImmutable";
 /// Mark of rows that belong to a Vip.
 pub(crate) const MARK: &str = "vip";
 
@@ -108,6 +112,31 @@ fn fields(object: &ObjectRef, vip: &VipView, lease: &Lease, facts: &mut Facts) {
         ("selector".into(), json!(vip.spec.selector)),
     ]);
     rows::kube(facts, object, &vip.uid, Gate::Now, Fields::Status(status));
-    rows::condition(facts, object, &vip.uid, Gate::Committed, ("Ready", true), ("AddressAllocated", ""));
-    rows::condition(facts, object, &vip.uid, Gate::Now, ("Error", false), ("AddressAllocated", ""));
+    let unused = without_effect(vip).unwrap_or_default();
+    if !unused.is_empty() {
+        rows::warning(facts, object, &vip.uid, NOT_YET, &unused);
+    }
+    let why = (ALLOCATED, &*unused);
+    rows::condition(facts, object, &vip.uid, Gate::Committed, ("Ready", true), why);
+    match &vip.changed {
+        Some(message) => {
+            rows::warning(facts, object, &vip.uid, IMMUTABLE, message);
+            rows::condition(facts, object, &vip.uid, Gate::Now, ("Error", true), (IMMUTABLE, message));
+        }
+        None => rows::condition(facts, object, &vip.uid, Gate::Now, ("Error", false), (ALLOCATED, "")),
+    }
+}
+
+/// Fields that the Vip is served without.
+fn without_effect(vip: &VipView) -> Option<String> {
+    if vip.spec.attach_subnets.is_empty() {
+        return None;
+    }
+    Some(if vip.spec.r#type == "switch_lb_vip" {
+        "spec.attachSubnets attaches load balancers, which this version of Weir does not act on; what exists in OVN \
+         for them is left as it is"
+            .to_owned()
+    } else {
+        "spec.attachSubnets has a meaning for type switch_lb_vip only; remove it".to_owned()
+    })
 }

@@ -81,6 +81,10 @@ impl View for Recorder<'_> {
         self.note(ReadKey::ActiveGateway(subnet.into()));
         self.world.active_gateway(subnet)
     }
+    fn had_querier(&self, subnet: &str) -> bool {
+        self.note(ReadKey::HadQuerier(subnet.into()));
+        self.world.had_querier(subnet)
+    }
     fn row_uuid(&self, row: &RowKey) -> Option<Arc<str>> {
         self.note(ReadKey::RowUuid(row.clone()));
         self.world.row_uuid(row)

@@ -3,21 +3,26 @@
 //!
 //! `worked` is the worked example of the contract (§10) without its Service and
 //! policy; `adoption` takes over a database that a full-featured Kube-OVN left;
-//! `networks` are subnets and VPCs; `mishaps` are users' mistakes, and what must
-//! survive them; `requests` are what pods may ask for, `pools` where from, `retention`
+//! `networks` are subnets and VPCs, `walls` who enters them, `multicast` who listens;
+//! `mishaps` are users' mistakes, and what must
+//! survive them; `events` is what all are told; `requests` are what pods may ask for, `ports` beside an address, `pools` where from, `retention`
 //! for how long, `vips` for whom.
 
 mod adoption;
 mod attachments;
 mod database;
+mod events;
 mod mishaps;
+mod multicast;
 mod networks;
 mod pains;
 mod pools;
+mod ports;
 mod requests;
 mod retention;
 mod schema;
 mod vips;
+mod walls;
 mod worked;
 
 use serde_json::{Value, json};

@@ -10,28 +10,28 @@ use crate::compile::tests::fake::Families;
 use crate::facts::{Kind, ObjectRef};
 use crate::sim::Bench;
 
-fn subnet(name: &str) -> ObjectRef {
+pub(super) fn subnet(name: &str) -> ObjectRef {
     cluster(Kind::Subnet, name)
 }
 
-fn vpc(name: &str) -> ObjectRef {
+pub(super) fn vpc(name: &str) -> ObjectRef {
     cluster(Kind::Vpc, name)
 }
 
-fn add(bench: &mut Bench, object: &ObjectRef, spec: Value) {
+pub(super) fn add(bench: &mut Bench, object: &ObjectRef, spec: Value) {
     bench.api.create(object, json!({ "spec": spec })).unwrap();
     bench.settle();
 }
 
 /// Two nodes, a leading controller.
-fn two_nodes() -> Bench {
+pub(super) fn two_nodes() -> Bench {
     let mut bench = super::bench(Families::V4);
     super::add_node(&mut bench, Families::V4, "n-2", 12);
     lead(&mut bench, Families::V4);
     bench
 }
 
-fn names(bench: &Bench, table: &str) -> Vec<String> {
+pub(super) fn names(bench: &Bench, table: &str) -> Vec<String> {
     let replica = bench.db.replica();
     let mut names: Vec<String> = replica
         .table(table)
@@ -43,12 +43,12 @@ fn names(bench: &Bench, table: &str) -> Vec<String> {
     names
 }
 
-fn status(bench: &Bench, object: &ObjectRef, kind: &str) -> String {
+pub(super) fn status(bench: &Bench, object: &ObjectRef, kind: &str) -> String {
     let (status, reason, message) = condition(bench, object, kind).unwrap_or_default();
     format!("{status} {reason} {message}")
 }
 
-fn all_rows(bench: &Bench) -> String {
+pub(super) fn all_rows(bench: &Bench) -> String {
     let text = super::database::render(&bench.db.replica());
     text.lines().filter(|line| !line.contains("weir-epoch")).collect::<Vec<_>>().join("\n")
 }
@@ -453,63 +453,6 @@ fn k9_a_wall_is_never_down_for_a_moment() {
     bench.settle();
     assert_eq!(acls(&bench), 1);
     assert!(bench.db.replica().row("ACL", &by_hand).is_some());
-}
-
-/// Nodes enter private subnets by their own addresses: one set for all of them, which
-/// follows the nodes, and is there only while a private subnet needs it.
-#[rstest]
-#[case(Families::V4, &["weir_nodes_v4"])]
-#[case(Families::V6, &["weir_nodes_v6"])]
-#[case(Families::Dual, &["weir_nodes_v4", "weir_nodes_v6"])]
-fn nodes_enter_private_subnets_by_one_set_of_their_addresses(
-    #[case] families: Families,
-    #[case] sets: &[&str],
-) {
-    let mut bench = super::bench(families);
-    lead(&mut bench, families);
-    let before = all_rows(&bench);
-    let spec = |n: u8| {
-        let cidr = families.pick(&format!("10.6{n}.0.0/16"), &format!("fd00:6{n}::/64"));
-        json!({ "cidrBlock": cidr, "private": true })
-    };
-    add(&mut bench, &subnet("s"), spec(0));
-    assert_eq!(names(&bench, "Address_Set"), sets);
-    let content = |bench: &Bench| {
-        let replica = bench.db.replica();
-        let rows = replica.table("Address_Set").unwrap().rows();
-        let mut all: Vec<String> =
-            rows.flat_map(|row| row.get("addresses").unwrap().set_strings()).map(str::to_owned).collect();
-        all.sort();
-        all.join(",")
-    };
-    assert_eq!(content(&bench), families.pick("192.0.2.11", "2001:db8::11"));
-    // Wall, way out, and for each family itself, join and nodes.
-    let acls = |bench: &Bench| bench.db.replica().table("ACL").unwrap().len();
-    let one = acls(&bench);
-    assert_eq!(one, 2 + 3 * sets.len());
-    // A node costs an element of the set, no row and no other unit of subnets.
-    let rows = bench.db.replica().table("ACL").unwrap().len();
-    super::add_node(&mut bench, families, "n-2", 12);
-    bench.settle();
-    assert_eq!(bench.db.replica().table("ACL").unwrap().len(), rows);
-    assert!(content(&bench).contains(families.pick("192.0.2.12", "2001:db8::12").split(',').next().unwrap()));
-    bench.api.remove(&cluster(Kind::Node, "n-2"));
-    add(&mut bench, &subnet("t"), spec(1));
-    assert_eq!((names(&bench, "Address_Set"), acls(&bench)), (sets.iter().map(ToString::to_string).collect(), 2 * one));
-    assert_eq!(content(&bench), families.pick("192.0.2.11", "2001:db8::11"));
-    for name in ["s", "t"] {
-        bench.api.edit(&subnet(name), json!({ "spec": { "private": false } }));
-        bench.settle();
-        bench.api.delete(&subnet(name), 0);
-        bench.settle();
-    }
-    assert_eq!(all_rows(&bench), before);
-    // A custom VPC's pods may have a node's address: no set for it.
-    add(&mut bench, &vpc("blue"), json!({}));
-    let mut spec = spec(2);
-    spec["vpc"] = json!("blue");
-    add(&mut bench, &subnet("b"), spec);
-    assert!(names(&bench, "Address_Set").is_empty());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::sim::Bench;
 const IP: &str = "ovn.kubernetes.io/ip_address";
 const MAC: &str = "ovn.kubernetes.io/mac_address";
 
-fn warnings(bench: &Bench, name: &str) -> Vec<(String, String)> {
+pub(super) fn warnings(bench: &Bench, name: &str) -> Vec<(String, String)> {
     let events = bench.processes.iter().flat_map(|process| &process.events);
     events
         .filter(|event| event.warning && event.object == pod(name))
@@ -69,6 +69,8 @@ fn of_two_that_want_the_same_one_wins_and_the_other_heals() {
 #[case(json!({ "ovn.kubernetes.io/vip": "v1" }), "ValidatePodNetworkFailed", "Vip v1 does not exist")]
 #[case(json!({ "ovn.kubernetes.io/eip": "192.0.2.9" }), "AcquireAddressFailed", "eip")]
 #[case(json!({ "ovn.kubernetes.io/security_groups": "sg1" }), "AcquireAddressFailed", "security_groups")]
+#[case(json!({ "ovn.kubernetes.io/north_gateway": "here" }), "ValidatePodNetworkFailed", "north_gateway")]
+#[case(json!({ "ovn.kubernetes.io/dhcp-v6-options": "a" }), "ValidatePodNetworkFailed", "dhcp-v6-options")]
 #[case(json!({ "ovn.kubernetes.io/logical_switch": "sub9" }), "AcquireAddressFailed", "sub9")]
 fn what_cannot_be_is_said(#[case] annotations: serde_json::Value, #[case] reason: &str, #[case] named: &str) {
     let mut bench = super::bench(Families::V4);

@@ -165,6 +165,7 @@ fn a_pod_carries_a_vip_and_gives_it_back() {
 #[case(json!({ "v4ip": "fd00::1" }), "no IPv4 address")]
 #[case(json!({ "macAddress": "x" }), "spec.macAddress")]
 #[case(json!({ "type": "odd" }), "switch_lb_vip")]
+#[case(json!({ "v6ip": "FD00::1" }), "lower case")]
 fn what_cannot_be_is_said(#[case] spec: Value, #[case] needle: &str) {
     let mut bench = super::bench(Families::V4);
     lead(&mut bench, Families::V4);
@@ -180,9 +181,61 @@ fn what_cannot_be_is_said(#[case] spec: Value, #[case] needle: &str) {
         let said: Vec<_> = events.filter(|e| e.object == pod(name)).collect();
         assert!(said.iter().any(|event| event.message.contains(word)), "{said:?}");
     }
-    let good = json!({ "v4ip": null, "macAddress": null, "type": null });
+    let good = json!({ "v4ip": null, "v6ip": null, "macAddress": null, "type": null });
     bench.api.edit(&vip("v"), json!({ "spec": good }));
     bench.settle();
     assert_eq!(super::condition(&bench, &vip("v"), "Ready").unwrap().0, "True");
     assert_eq!(bench.api.annotation(&pod("a-0"), "ovn.kubernetes.io/routed"), Some("true"), "heals");
+}
+
+/// What a Vip has once it keeps: a spec that asks for something else is answered, and
+/// changes nothing, not even after a restart.
+#[rstest]
+#[case(json!({ "v4ip": "10.16.7.7" }), "spec.v4ip is 10.16.7.7")]
+#[case(json!({ "v6ip": "fd00::7" }), "spec.v6ip is fd00::7")]
+#[case(json!({ "macAddress": "02:00:00:00:00:99" }), "spec.macAddress")]
+#[case(json!({ "subnet": "other" }), "spec.subnet is other")]
+fn addresses_stay_as_they_were_given(#[case] change: Value, #[case] said: &str) {
+    let mut bench = super::bench(Families::V4);
+    lead(&mut bench, Families::V4);
+    let other = json!({ "spec": { "cidrBlock": "10.60.0.0/24" } });
+    bench.api.create(&cluster(Kind::Subnet, "other"), other).unwrap();
+    add(&mut bench, "v", json!({ "namespace": "web", "type": "kube_host_vm_vip" }));
+    bench.settle();
+    let (told, row) = (status(&bench, "v"), port(&bench, "v.web"));
+    let addresses = |told: &Value| ["v4ip", "v6ip", "mac"].map(|key| told[key].clone());
+    bench.api.edit(&vip("v"), json!({ "spec": change }));
+    bench.settle();
+    for _ in 0..2 {
+        let (state, reason, message) = super::condition(&bench, &vip("v"), "Error").unwrap();
+        assert_eq!((&*state, &*reason), ("True", "AddressImmutable"));
+        assert!(message.contains(said) && message.contains("delete the Vip"), "{message}");
+        assert_eq!(super::condition(&bench, &vip("v"), "Ready").unwrap().0, "True", "it works");
+        let events = bench.processes.iter().flat_map(|p| &p.events);
+        assert!(events.into_iter().any(|e| e.object == vip("v") && &*e.reason == "AddressImmutable"));
+        assert_eq!(addresses(&status(&bench, "v")), addresses(&told));
+        assert_eq!(port(&bench, "v.web"), row);
+        restart(&mut bench, Families::V4);
+        bench.pass(2_000);
+    }
+    let back = json!({ "v4ip": told["v4ip"], "v6ip": null, "macAddress": null, "subnet": "ovn-default" });
+    bench.api.edit(&vip("v"), json!({ "spec": back }));
+    bench.settle();
+    assert_eq!(super::condition(&bench, &vip("v"), "Error").unwrap().0, "False");
+}
+
+#[test]
+fn subnets_to_attach_are_named_and_the_vip_is_served() {
+    let mut bench = super::bench(Families::V4);
+    lead(&mut bench, Families::V4);
+    add(&mut bench, "lb", json!({ "type": "switch_lb_vip", "attachSubnets": ["ovn-default"] }));
+    add(&mut bench, "plain", json!({ "attachSubnets": ["ovn-default"] }));
+    bench.settle();
+    for (name, word) in [("lb", "load balancers"), ("plain", "switch_lb_vip only")] {
+        let (state, _, message) = super::condition(&bench, &vip(name), "Ready").unwrap();
+        assert!(state == "True" && message.contains("attachSubnets") && message.contains(word), "{message}");
+    }
+    bench.api.edit(&vip("plain"), json!({ "spec": { "attachSubnets": [] } }));
+    bench.settle();
+    assert_eq!(super::condition(&bench, &vip("plain"), "Ready").unwrap().2, "");
 }

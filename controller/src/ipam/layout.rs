@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::interval::IntervalSet;
 use super::pool::Layout;
 use super::request::{Error, Family};
 
@@ -19,12 +18,14 @@ pub(crate) struct SubnetLayout {
 }
 
 impl SubnetLayout {
-    /// Parses `cidrBlock`, `gateway` and `excludeIps` (contract §1.1).
+    /// Parses `cidrBlock`, `gateway`, `excludeIps` and `vips` (contract §1.1). A virtual
+    /// address that is none of the block is left out: the subnet's condition names it.
     pub(crate) fn parse<'a>(
         name: &str,
         cidr: &str,
         gateway: &str,
         excludes: impl IntoIterator<Item = &'a str>,
+        vips: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, Error> {
         let invalid = |detail: String| Error::InvalidSubnet { subnet: name.into(), detail };
         let mut layout = Self { name: name.into(), cidr: cidr.into(), v4: None, v6: None };
@@ -37,7 +38,8 @@ impl SubnetLayout {
                 IpNet::V4(_) => (Family::V4, &mut layout.v4),
                 IpNet::V6(_) => (Family::V6, &mut layout.v6),
             };
-            let new = Layout { family, cidr: net, gateway: None, excludes: IntervalSet::default() };
+            let (excludes, vips) = Default::default();
+            let new = Layout { family, cidr: net, gateway: None, excludes, vips };
             if slot.replace(new).is_some() {
                 return Err(invalid(format!(
                     "cidrBlock: {cidr:?} has two blocks of one family; give one per family"
@@ -74,9 +76,16 @@ impl SubnetLayout {
                 }
             }
         }
+        for ip in vips.into_iter().filter_map(|text| text.trim().parse::<IpAddr>().ok()) {
+            let (family, number) = Family::number(ip);
+            if let Some(part) = layout.part(family).filter(|part| part.cidr.contains(&ip)) {
+                part.vips.insert(number, number);
+            }
+        }
         for part in [layout.v4.as_mut(), layout.v6.as_mut()].into_iter().flatten() {
             if let Some(gateway) = part.gateway {
                 part.excludes.remove(gateway, gateway);
+                part.vips.remove(gateway, gateway);
             }
         }
         Ok(layout)

@@ -52,8 +52,8 @@ impl Ipam {
         Self { seed, ..Self::default() }
     }
 
-    /// Adds a subnet or applies a change of its `cidrBlock`, `gateway` or
-    /// `excludeIps`; anything else in the spec is not looked at. A change resets
+    /// Adds a subnet or applies a change of its `cidrBlock`, `gateway`, `excludeIps` or
+    /// `vips`; anything else in the spec is not looked at. A change resets
     /// the rotation order of released addresses; every port keeps its lease.
     ///
     /// # Errors
@@ -65,6 +65,7 @@ impl Ipam {
             &spec.cidr_block,
             &spec.gateway,
             spec.exclude_ips.iter().map(|text| &**text),
+            spec.vips.iter().map(|text| &**text),
         )?;
         self.set_layout(name, layout);
         Ok(())

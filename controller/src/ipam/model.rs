@@ -33,6 +33,7 @@ struct Model {
     families: [ModelFamily; 2],
     leases: BTreeMap<u8, ModelLease>,
     excludes: Vec<u8>,
+    vips: Vec<u8>,
     /// Offsets of the pools.
     pools: [BTreeSet<u8>; 3],
 }
@@ -49,7 +50,8 @@ impl Model {
         for (f, family) in self.families.iter_mut().enumerate() {
             family.usable = (1..15).map(|x| base(f) + x).collect();
             family.gateway = base(f) + 1;
-            family.reserved = self.excludes.iter().map(|x| base(f) + u128::from(*x)).collect();
+            let reserved = self.excludes.iter().chain(&self.vips);
+            family.reserved = reserved.map(|x| base(f) + u128::from(*x)).collect();
             family.reserved.insert(family.gateway);
             let using: BTreeSet<u128> = self.leases.values().filter_map(|l| l.addresses[f]).collect();
             family.free = Default::default();
@@ -125,7 +127,9 @@ impl Model {
             let family = &self.families[f];
             addresses[f] = if let Some(a) = asked[f] {
                 let taken = self.leases.iter().any(|(p, l)| *p != port && l.addresses[f] == Some(a));
-                if !family.usable.contains(&a) || a == family.gateway || taken {
+                let has = held.as_ref().is_some_and(|h| h.addresses[f] == Some(a));
+                let is_virtual = !has && self.vips.iter().any(|x| base(f) + u128::from(*x) == a);
+                if !family.usable.contains(&a) || a == family.gateway || taken || is_virtual {
                     return false;
                 }
                 Some(a)
@@ -194,6 +198,7 @@ enum Op {
     },
     Configure {
         excludes: Vec<u8>,
+        vips: Vec<u8>,
     },
 }
 
@@ -209,7 +214,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (prop::collection::vec(0u8..16, 0..6), prop::collection::vec(0u8..16, 0..6))
             .prop_map(|(a, b)| Op::Pools { a, b }),
         4 => (0u8..20).prop_map(|port| Op::Release { port }),
-        1 => prop::collection::vec(0u8..18, 0..5).prop_map(|excludes| Op::Configure { excludes }),
+        1 => (prop::collection::vec(0u8..18, 0..5), prop::collection::vec(0u8..18, 0..3))
+            .prop_map(|(excludes, vips)| Op::Configure { excludes, vips }),
     ]
 }
 
@@ -217,11 +223,15 @@ fn address(family: usize, offset: u8) -> IpAddr {
     FAMILIES[family].address(base(family) + u128::from(offset))
 }
 
-fn spec(excludes: &[u8]) -> crds::SubnetSpec {
+fn spec(excludes: &[u8], vips: &[u8]) -> crds::SubnetSpec {
+    let texts = |list: &[u8]| -> Vec<String> {
+        list.iter().flat_map(|x| (0..2).map(|f| address(f, *x).to_string())).collect()
+    };
     crds::SubnetSpec {
         cidr_block: "10.0.0.0/28,fd00::/124".into(),
         gateway: "10.0.0.1,fd00::1".into(),
-        exclude_ips: excludes.iter().flat_map(|x| (0..2).map(|f| address(f, *x).to_string())).collect(),
+        exclude_ips: texts(excludes),
+        vips: texts(vips),
         ..Default::default()
     }
 }
@@ -246,11 +256,11 @@ proptest! {
     fn u_07_equals_the_model(ops in prop::collection::vec(op(), 1..120)) {
         let mut ipam = Ipam::new(1);
         let mut model = Model::default();
-        ipam.set_subnet("s", &spec(&[])).unwrap();
+        ipam.set_subnet("s", &spec(&[], &[])).unwrap();
         model.rebuild();
         let mut pools_now = pool_specs(&model.pools);
         ipam.set_pools("s", pools_now.clone());
-        let mut excludes_now = Vec::new();
+        let mut fields_now = (Vec::new(), Vec::new());
         for op in ops {
             match op.clone() {
                 Op::Allocate { port, owner, v4, v6, only, avoid, pools } => {
@@ -301,27 +311,28 @@ proptest! {
                     ipam.release(&format!("p{port}"));
                     model.release(port);
                 }
-                Op::Configure { excludes } if excludes != excludes_now => {
-                    ipam.set_subnet("s", &spec(&excludes)).unwrap();
+                Op::Configure { excludes, vips } => {
+                    ipam.set_subnet("s", &spec(&excludes, &vips)).unwrap();
                     // An unchanged layout keeps the order of released addresses.
                     let set = |list: &[u8]| {
                         let mut list: BTreeSet<u8> = list.iter().copied().filter(|x| *x < 16).collect();
                         list.remove(&1);
                         list
                     };
-                    if set(&excludes) != set(&excludes_now) {
-                        model.excludes = excludes.clone();
+                    let sets = |(a, b): &(Vec<u8>, Vec<u8>)| (set(a), set(b));
+                    let fields = (excludes, vips);
+                    if sets(&fields) != sets(&fields_now) {
+                        (model.excludes, model.vips) = fields.clone();
                         model.rebuild();
                     }
-                    excludes_now = excludes;
+                    fields_now = fields;
                 }
-                Op::Configure { .. } => {}
             }
             check(&ipam, &model)?;
         }
         // A restart: the same leases put back in any order give the same users.
         let mut again = Ipam::new(2);
-        again.set_subnet("s", &spec(&excludes_now)).unwrap();
+        again.set_subnet("s", &spec(&fields_now.0, &fields_now.1)).unwrap();
         again.set_pools("s", pools_now);
         for lease in ipam.leases() {
             again.restore(lease).unwrap();

@@ -31,6 +31,8 @@ pub(crate) struct Layout {
     pub(crate) gateway: Option<u128>,
     /// Excluded addresses without the gateway.
     pub(crate) excludes: IntervalSet,
+    /// Virtual addresses of the subnet without the gateway: no port has one for itself.
+    pub(crate) vips: IntervalSet,
 }
 
 impl Layout {
@@ -56,6 +58,7 @@ pub(crate) struct Draw {
 pub(crate) enum Refusal {
     OutOfRange,
     Gateway,
+    Virtual,
     Held(Arc<str>),
 }
 
@@ -87,7 +90,7 @@ pub(crate) struct Pool {
     last: u128,
     /// Usable addresses without the reserved ones.
     capacity: u128,
-    /// Excludes and gateway.
+    /// Excludes, virtual addresses and gateway.
     reserved: IntervalSet,
     /// What no named pool has.
     common: Part,
@@ -122,6 +125,7 @@ impl Pool {
     fn with_holders(layout: Layout, named: Named, holders: HashMap<u128, Arc<str>>) -> Self {
         let (first, last) = layout.usable();
         let mut reserved = layout.excludes.clone();
+        reserved.extend(&layout.vips);
         if let Some(gateway) = layout.gateway {
             reserved.insert(gateway, gateway);
         }
@@ -186,7 +190,7 @@ impl Pool {
     }
 
     /// Whether `port` may have exactly this address. Excluded addresses may be
-    /// asked for by name; the gateway may not.
+    /// asked for by name; the gateway and virtual ones may not, unless the port has it.
     pub(crate) fn check(&self, address: u128, port: &str) -> Result<Draw, Refusal> {
         if !self.usable(address) {
             return Err(Refusal::OutOfRange);
@@ -196,6 +200,7 @@ impl Pool {
         }
         match self.holders.get(&address) {
             Some(holder) if &**holder != port => Err(Refusal::Held(holder.clone())),
+            None if self.layout.vips.contains(address) => Err(Refusal::Virtual),
             _ => Ok(Draw { address, refill: false }),
         }
     }
@@ -230,9 +235,16 @@ impl Pool {
         }
     }
 
-    /// The address is excluded (the gateway does not count).
+    /// The address is excluded or virtual (the gateway does not count).
     pub(crate) fn excluded(&self, address: u128) -> bool {
-        self.layout.excludes.contains(address)
+        self.layout.excludes.contains(address) || self.layout.vips.contains(address)
+    }
+
+    /// Virtual addresses that a port has for itself all the same, since it had them
+    /// first: each with its port.
+    pub(crate) fn contested(&self) -> impl Iterator<Item = (IpAddr, Arc<str>)> + '_ {
+        let vips = self.layout.vips.spans().flat_map(|(first, last)| first..=last);
+        vips.filter_map(|vip| Some((self.text(vip), self.holders.get(&vip)?.clone())))
     }
 
     /// Usable addresses that are not excluded: what `using` is subtracted from.

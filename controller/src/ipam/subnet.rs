@@ -223,6 +223,7 @@ impl SubnetPool {
                     address: pool.text(address),
                 },
                 Refusal::Gateway => self.conflict(pool.text(address).to_string(), "its gateway".into()),
+                Refusal::Virtual => self.conflict(pool.text(address).to_string(), "its spec.vips".into()),
                 Refusal::Held(holder) => self.conflict(pool.text(address).to_string(), holder),
             });
         }

@@ -10,15 +10,7 @@ use super::request::Error;
 use crate::objects::StringMap;
 
 /// Annotations of contract §2.1 that change the address or the port.
-const ANNOTATIONS: &[&str] = &[
-    keys::EIP,
-    keys::SNAT,
-    keys::NORTH_GATEWAY,
-    keys::SECURITY_GROUPS,
-    keys::DHCP_V4_OPTIONS,
-    keys::DHCP_V6_OPTIONS,
-    keys::ACTIVATION_STRATEGY,
-];
+const ANNOTATIONS: &[&str] = &[keys::EIP, keys::SNAT, keys::SECURITY_GROUPS];
 
 /// Why a pod that has no address yet gets none: it asks for something that is not
 /// there, or it runs a virtual machine (`owner` is kind and name). `None` when

@@ -98,7 +98,18 @@ impl Publish {
             fields.extend(here.map(|fact| &fact.fields));
         }
         let failure = self.failure_condition(object, seen);
-        fields.extend(failure.iter());
+        // One condition of a type: that rows can't be written comes first, that they can
+        // last. Both at once would be written in turns for ever.
+        let is_error =
+            |fields: &&Fields| matches!(fields, Fields::Condition { r#type, .. } if &**r#type == "Error");
+        match &failure {
+            Some(Fields::Condition { status: false, .. }) if fields.iter().any(is_error) => {}
+            Some(failure) => {
+                fields.retain(|fields| !is_error(fields));
+                fields.push(failure);
+            }
+            None => {}
+        }
         plan::plan(object.kind, seen, fields.into_iter(), now)
     }
 

@@ -17,14 +17,14 @@ mod verify;
 mod writes;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::engine::{Engine, SchemaFacts, Statement};
 use crate::facts::{EventFact, Facts, Kind, ObjectRef};
 use crate::io::{KubeWrite, Output};
 use crate::view::UnitKey;
-use crate::world::World;
+use crate::world::{News, World};
 
 use belief::Believed;
 use news::{failure_event, object_of};
@@ -120,6 +120,8 @@ pub struct Publish {
     /// Events that were stated and neither sent nor found to be old news.
     unsaid: BTreeMap<ObjectRef, Vec<(UnitKey, EventFact)>>,
     outbox: Vec<EventFact>,
+    /// Told once their unit's rows are in the database.
+    news: VecDeque<News>,
     drift: BTreeSet<ObjectRef>,
     counters: Counters,
 }
@@ -134,6 +136,7 @@ impl Publish {
         if !active {
             // Another leader may write now: what we believe is worth nothing.
             self.flights.clear();
+            self.news.clear();
             self.states.clear();
             self.due.clear();
         }
@@ -197,7 +200,8 @@ impl Publish {
         match error {
             Some(error) => {
                 self.failing.insert(unit.clone(), error.to_owned());
-                self.outbox.extend(failure_event(unit, error, world));
+                let secured = self.secures(unit);
+                self.outbox.extend(failure_event(unit, error, secured, world));
             }
             None => {
                 self.failing.remove(unit);
@@ -279,6 +283,7 @@ impl Publish {
                 outputs.push(Output::Kube { id: self.id, write });
             }
         }
+        self.release_news();
         for event in std::mem::take(&mut self.outbox) {
             self.counters.events += 1;
             outputs.push(Output::Event(event));

@@ -27,6 +27,7 @@ impl Publish {
             self.speak(&object);
             return;
         };
+        let mut news = None;
         match (error, &write) {
             (KubeError::Gone, KubeWrite::Delete { uid, .. }) => {
                 let until = now_ms + BELIEVED_MS;
@@ -36,7 +37,10 @@ impl Publish {
             (KubeError::Gone, KubeWrite::Patch { uid, .. }) => state.gone = Some(uid.to_string()),
             (KubeError::Invalid(message), _) => {
                 self.counters.invalid += 1;
-                state.invalid = Some(message);
+                let old = state.invalid.replace(message.clone());
+                if old.as_ref() != Some(&message) {
+                    news = Some(message);
+                }
                 state.blocked_until = Some(now_ms + BACK_OFF_MS.1);
                 self.due.insert((now_ms + BACK_OFF_MS.1, object));
             }
@@ -48,6 +52,9 @@ impl Publish {
                 state.blocked_until = Some(until);
                 self.due.insert((until, object));
             }
+        }
+        if let Some(message) = news {
+            self.refused_event(&write, &message);
         }
     }
 }

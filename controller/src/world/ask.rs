@@ -14,6 +14,7 @@ use super::{World, attachments, project, retain};
 use crate::facts::Kind;
 use crate::ipam::{self, Choice, Error, PoolRequest, Request, entry_of, pool_request};
 use crate::objects::Meta;
+use crate::wishes;
 
 /// A request, and the port whose lease is handed over if it has one.
 pub(super) struct Demand {
@@ -63,6 +64,9 @@ impl World {
             Owner::Vip(name) => {
                 self.ask_for_vip(name, request).map(|request| request.map(|request| (request, None))).into()
             }
+            Owner::Querier(subnet) => {
+                self.ask_querier(subnet, request).map(|request| Some((request, None))).into()
+            }
             Owner::Pod(namespace, name) => self.ask_pod(port, namespace, name, meta, request).into(),
             Owner::Attachment(namespace, name, provider) => self
                 .ask_attachment((namespace, name, provider), meta, request)
@@ -97,6 +101,9 @@ impl World {
         {
             return Err(error);
         }
+        if let Some(problem) = wishes::problem(&pod.requests).filter(|_| !told) {
+            return Err(Error::InvalidRequest(problem));
+        }
         let text = |key: &str| meta.annotations.get(key).map_or("", |value| value.trim());
         let switch: Vec<Arc<str>> = text(keys::LOGICAL_SWITCH)
             .split(',')
@@ -120,7 +127,12 @@ impl World {
             return Ok(None);
         }
         let chosen = !switch.is_empty();
-        request.subnets = if chosen { switch } else { self.candidates(namespace) };
+        request.subnets = if chosen {
+            self.serving(port, &format!("annotation {}", keys::LOGICAL_SWITCH), switch)?
+        } else {
+            let binding = format!("namespace {namespace} is bound to subnets that can't be used");
+            self.serving(port, &binding, self.candidates(namespace))?
+        };
         // Where else a static address may be (contract §3.3).
         let others = |subnets: &mut Vec<Arc<str>>| {
             for subnet in self.namespace_subnets(namespace).iter() {
@@ -174,6 +186,9 @@ impl World {
         if let Some(error) = ipam::unsupported(&interface.requests, pod.owner.as_ref()) {
             return Err(error);
         }
+        if let Some(problem) = wishes::problem(&interface.requests) {
+            return Err(Error::InvalidRequest(format!("interface {provider}: {problem}")));
+        }
         let text = |key: &str| interface.requests.get(key).map_or("", |value| value.trim());
         let switch = text(keys::LOGICAL_SWITCH);
         request.subnets = match switch {
@@ -186,6 +201,9 @@ impl World {
                  {provider}.kubernetes.io/logical_switch"
             )));
         }
+        let source = format!("annotation {provider}.kubernetes.io/logical_switch");
+        let source = if switch.is_empty() { format!("provider {provider}") } else { source };
+        request.subnets = self.serving(&request.port, &source, request.subnets)?;
         let mac = Some(text(keys::MAC_ADDRESS));
         request = request.with_annotations(Some(text(keys::IP_ADDRESS)), mac, Some(text(keys::IP_FAMILY)))?;
         if text(keys::IP_ADDRESS).is_empty() && !text(keys::IP_POOL).is_empty() {
@@ -208,7 +226,8 @@ impl World {
         if let Some((_, message)) = self.ippool(&pool).and_then(|view| view.invalid.clone()) {
             return Err(Error::Blocked(format!("annotation {}: {message}", keys::IP_POOL)));
         }
-        request.subnets = vec![subnet.clone()];
+        let source = format!("annotation {}: IPPool {pool}", keys::IP_POOL);
+        request.subnets = self.serving(&request.port, &source, vec![subnet.clone()])?;
         request.pools = BTreeMap::from([(subnet, vec![pool])]);
         Ok(())
     }
@@ -256,6 +275,56 @@ impl World {
             }
         }
         Some(asked.with_mac(&format!("IP {port}: spec.macAddress"), Some(&*spec.mac_address)))
+    }
+
+    /// Of the subnets that something names those that take new ports, and the one that
+    /// the port has its address of already.
+    ///
+    /// # Errors
+    /// When none does: why the first one doesn't, and what to do. Ports that were
+    /// refused are looked at again whenever a subnet comes, goes or changes.
+    pub(super) fn serving(
+        &self,
+        port: &str,
+        source: &str,
+        named: Vec<Arc<str>>,
+    ) -> Result<Vec<Arc<str>>, Error> {
+        let has = self.ipam.lease(port).map(|lease| lease.subnet.clone());
+        let mut problem = None;
+        let mut serving = Vec::new();
+        for name in named {
+            match self.out_of_service(&name) {
+                Some(text) if has.as_ref() != Some(&name) => {
+                    problem.get_or_insert(text);
+                }
+                _ => serving.push(name),
+            }
+        }
+        match problem {
+            Some(text) if serving.is_empty() => Err(Error::Blocked(format!("{source}: {text}"))),
+            _ => Ok(serving),
+        }
+    }
+
+    /// Why a subnet takes no new ports, `None` when it does.
+    fn out_of_service(&self, name: &Arc<str>) -> Option<String> {
+        let Some(subnet) = self.subnet_views.get(name) else {
+            // Those that we make ourselves are on their way.
+            let ours = [&self.config.node_switch, &self.config.default_ls];
+            let missing = format!("subnet {name} does not exist; create it, or name another one");
+            return (!ours.contains(&name)).then_some(missing);
+        };
+        if let Some((_, message)) = &subnet.invalid {
+            return Some(format!("subnet {name} can't be used: {message}"));
+        }
+        if subnet.deleting {
+            return Some(format!(
+                "subnet {name} is being deleted and takes no new ports; name another one, or create it again"
+            ));
+        }
+        (!subnet.supported).then(|| {
+            format!("subnet {name} is of a kind that this version of Weir does not act on; name another one")
+        })
     }
 
     /// The namespace's subnets that can give addresses; all of them when none can,

@@ -71,7 +71,7 @@ fn selections(text: &str) -> Result<Vec<Selection>, String> {
 }
 
 /// Requests that may be made for any interface.
-const REQUESTS: [(&str, &str); 11] = [
+const REQUESTS: [(&str, &str); 13] = [
     ("ip_address", keys::IP_ADDRESS),
     ("mac_address", keys::MAC_ADDRESS),
     ("ip_pool", keys::IP_POOL),
@@ -83,6 +83,8 @@ const REQUESTS: [(&str, &str); 11] = [
     ("layer2_forward", keys::LAYER2_FORWARD),
     ("security_groups", keys::SECURITY_GROUPS),
     ("activation_strategy", keys::ACTIVATION_STRATEGY),
+    ("dhcp-v4-options", keys::DHCP_V4_OPTIONS),
+    ("dhcp-v6-options", keys::DHCP_V6_OPTIONS),
 ];
 
 /// The controller has written the address of that interface.
@@ -272,12 +274,17 @@ impl World {
         for interface in old.into_iter().flat_map(|old| &old.list) {
             if !wanted.contains_key(&interface.port) {
                 self.leases.wanted.remove(&interface.port);
+                if self.ipam.lease(&interface.port).is_some() {
+                    let whose = (namespace.clone(), name.clone(), interface.provider.clone());
+                    self.leases.departed.insert(interface.port.clone(), whose);
+                }
                 self.leases.changed(interface.port.clone());
             }
         }
         for (port, provider) in wanted {
             let owner = Owner::Attachment(namespace.clone(), name.clone(), provider);
             self.leases.wanted.insert(port.clone(), owner);
+            self.leases.departed.remove(&port);
             self.note_owner_of(&port, namespace, name);
             self.leases.changed(port);
         }

@@ -26,7 +26,12 @@ pub(super) enum Owner {
     Vip(Arc<str>),
     /// An interface beside the default one: namespace and name of the pod, provider.
     Attachment(Arc<str>, Arc<str>, Arc<str>),
+    /// The multicast querier of that subnet.
+    Querier(Arc<str>),
 }
+
+/// Whose port it was: namespace and name of the pod, provider.
+pub(super) type Departed = (Arc<str>, Arc<str>, Arc<str>);
 
 /// Why a port has no address, and which subnets might help.
 struct Refusal {
@@ -57,6 +62,8 @@ pub(super) struct Book {
     pub(super) todo: VecDeque<Arc<str>>,
     /// Many are queued, some of which may have an address already: those come first.
     told_first: bool,
+    /// Pods that are gone and whose leases are not free yet, by port.
+    pub(super) departed: BTreeMap<Arc<str>, Departed>,
     queued: BTreeSet<Arc<str>>,
 }
 
@@ -121,8 +128,10 @@ impl World {
         if !replaced && self.pod(namespace, name).is_some_and(|pod| pod.wants_network) {
             self.note_owner_of(&port, namespace, name);
             self.leases.wanted.insert(port.clone(), Owner::Pod(namespace.clone(), name.clone()));
-        } else {
-            self.leases.wanted.remove(&port);
+            self.leases.departed.remove(&port);
+        } else if self.leases.wanted.remove(&port).is_some() && self.ipam.lease(&port).is_some() {
+            let provider = keys::DEFAULT_PROVIDER.into();
+            self.leases.departed.insert(port.clone(), (namespace.clone(), name.clone(), provider));
         }
         self.leases.changed(port);
     }
@@ -191,7 +200,8 @@ impl World {
         let Some(subnet) = self.router_ports.get(name).cloned() else { return };
         self.ipam.set_router_mac(&subnet, mac);
         let vips = self.vips.objects.iter();
-        let concerned = vips.filter(|(_, vip)| *vip.spec.subnet == *subnet).map(|(name, _)| name.clone());
+        let concerned =
+            vips.filter(|(_, vip)| *super::vips::subnet_of(vip) == *subnet).map(|(name, _)| name.clone());
         for name in concerned.collect::<Vec<_>>() {
             self.project_vip(&name);
         }
@@ -219,6 +229,7 @@ impl World {
             }
             Owner::Node(name) => Some(&self.nodes.get(name)?.object.meta),
             Owner::Vip(name) => Some(&self.vips.objects.get(name)?.meta),
+            Owner::Querier(subnet) => Some(&self.subnets.get(subnet)?.meta),
         }
     }
 
@@ -228,6 +239,9 @@ impl World {
         let Some(meta) = self.owner_meta(owner) else { return false };
         match owner {
             Owner::Attachment(_, _, provider) => attachments::told(meta, provider),
+            Owner::Querier(subnet) => {
+                self.subnets.get(subnet).is_some_and(|subnet| super::querier::has(subnet))
+            }
             _ => project::allocated(meta),
         }
     }
@@ -396,6 +410,7 @@ impl World {
             self.leases.waiting.remove(port);
             self.vip_taken(&from, port);
             self.forget(&from);
+            self.leases.departed.remove(&from);
             self.changed.insert(ReadKey::Lease(from.clone()));
             self.leases.changed(from);
             return;
@@ -424,6 +439,7 @@ impl World {
     }
 
     fn free(&mut self, lease: &Lease) {
+        self.tell_of_release(lease);
         if !self.vip_returns(&lease.port) {
             self.ipam.release(&lease.port);
         }
@@ -481,7 +497,8 @@ fn belongs_elsewhere(ip: &Ip) -> bool {
         let default = names::pod_port(&spec.pod_name, &spec.namespace, keys::DEFAULT_PROVIDER);
         let rest = ip.meta.name.strip_prefix(&*default);
         // An attachment has its provider at the end.
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        let querier = *ip.meta.name == *names::mcast_querier(&spec.subnet);
+        querier || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     &*spec.pod_type == "VirtualMachine" || !named
 }

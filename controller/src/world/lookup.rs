@@ -131,6 +131,10 @@ impl World {
         let active = &*self.subnets.get(subnet)?.status.activate_gateway;
         (!active.is_empty()).then(|| active.into())
     }
+    /// See [`crate::view::View::had_querier`].
+    pub fn had_querier(&self, subnet: &str) -> bool {
+        self.subnets.get(subnet).is_some_and(|subnet| super::querier::has(subnet))
+    }
     /// See [`crate::view::View::row_uuid`].
     pub fn row_uuid(&self, row: &RowKey) -> Option<Arc<str>> {
         self.row_uuids.get(row).cloned()

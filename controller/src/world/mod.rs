@@ -13,8 +13,10 @@ mod contest;
 mod leases;
 mod lookup;
 mod networks;
+mod news;
 mod pools;
 mod project;
+mod querier;
 mod read;
 mod restore;
 mod retain;
@@ -36,6 +38,8 @@ use crate::ipam::{Ipam, mac};
 use crate::objects::{Ip, Meta, Namespace, Node, Object, Other, Pod, StringMap, Subnet, Vpc};
 use crate::view::{NodeGate, NodeView, Overlay, PodView, Selecting, SubnetView, Usage, VpcView};
 
+pub(crate) use news::details;
+pub use news::{News, SECURITY_UPDATED};
 pub use read::ReadKey;
 pub use restore::PortRow;
 
@@ -131,6 +135,7 @@ pub struct World {
     sums: BTreeMap<Kind, (usize, u64)>,
     changed: BTreeSet<ReadKey>,
     touched: BTreeSet<ObjectRef>,
+    news: Vec<News>,
 }
 
 impl World {
@@ -179,6 +184,7 @@ impl World {
             sums: BTreeMap::new(),
             changed: BTreeSet::new(),
             touched: BTreeSet::new(),
+            news: Vec::new(),
         }
     }
 
@@ -195,6 +201,11 @@ impl World {
     /// Projections that changed since the last call.
     pub fn take_changed(&mut self) -> BTreeSet<ReadKey> {
         std::mem::take(&mut self.changed)
+    }
+
+    /// What there is to tell about changes since the last call.
+    pub fn take_news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
     }
 
     /// Objects that changed in any way since the last call.
@@ -395,6 +406,7 @@ impl World {
             self.graces.insert((at, namespace.clone(), name.clone()));
         }
         self.note_vips(&namespace, &name, old.as_ref().map(|(old, _)| &**old), Some(&view));
+        self.tell_of_security(&pod);
         let same = old.as_ref().is_some_and(|(old, _)| **old == view);
         let view = match old {
             Some((old, _)) if same => old,

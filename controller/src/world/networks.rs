@@ -9,7 +9,7 @@ use crds::{keys, names, net};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::contest::{self, Surroundings};
-use super::{ReadKey, Stored, World, bindings};
+use super::{ReadKey, Stored, World, bindings, querier};
 use crate::facts::RowKey;
 use crate::ipam::mac;
 use crate::objects::{Subnet, Vpc};
@@ -21,8 +21,14 @@ impl World {
     pub(super) fn set_subnet(&mut self, subnet: Arc<Subnet>) {
         let name = subnet.meta.name.clone();
         let old = self.subnets.insert(name.clone(), subnet.clone());
+        if let Some(old) = &old {
+            self.tell_of_gateway(old, &subnet);
+        }
         if old.as_ref().is_none_or(|old| old.status.activate_gateway != subnet.status.activate_gateway) {
-            self.changed.insert(ReadKey::ActiveGateway(name));
+            self.changed.insert(ReadKey::ActiveGateway(name.clone()));
+        }
+        if old.as_ref().is_none_or(|old| querier::has(old) != querier::has(&subnet)) {
+            self.changed.insert(ReadKey::HadQuerier(name));
         }
         let decides = |subnet: &Subnet| {
             let meta = &subnet.meta;
@@ -117,6 +123,7 @@ impl World {
 
     fn forget_subnet(&mut self, name: Arc<str>) {
         self.subnet_views.remove(&name);
+        self.want_querier(&name);
         self.select_nodes(&Selecting::Gateways(name.clone()));
         self.changed.insert(ReadKey::Subnet(name.clone()));
         for port in self.ipam.remove_subnet(&name) {
@@ -125,6 +132,8 @@ impl World {
         }
         self.usage.remove(&name);
         self.changed.insert(ReadKey::Usage(name.clone()));
+        // Who was refused because of it is told what is in the way now.
+        self.leases.retry_refused();
         self.requeue_kept(|_, lease| lease.subnet == name);
         self.project_pools(&name);
     }
@@ -140,12 +149,15 @@ impl World {
             let mac = self.router_macs.get(&*port).copied();
             self.ipam.set_router_mac(&name, mac);
             self.leases.retry_refused();
+        } else if old.is_none_or(|old| (old.deleting, &old.invalid) != (view.deleting, &view.invalid)) {
+            self.leases.retry_refused();
         }
         if view.deleting || old.is_some_and(|old| old.deleting) {
             // Who holds its addresses becomes part of the usage.
             self.usage_stale.insert(name.clone());
         }
         self.subnet_views.insert(name.clone(), Arc::new(view));
+        self.want_querier(&name);
         self.select_nodes(&Selecting::Gateways(name.clone()));
         self.changed.insert(ReadKey::Subnet(name.clone()));
         self.requeue_kept(|_, lease| lease.subnet == name);
@@ -296,9 +308,10 @@ impl World {
 
     /// Which addresses of nodes private subnets let in.
     fn open_gate(&mut self) {
-        let private = self.overlays.iter().filter(|overlay| {
-            self.subnet_views.get(&overlay.name).is_some_and(|view| view.spec.private)
-        });
+        let private = self
+            .overlays
+            .iter()
+            .filter(|overlay| self.subnet_views.get(&overlay.name).is_some_and(|view| view.spec.private));
         let (mut v4, mut v6) = (false, false);
         for overlay in private {
             v4 |= overlay.nets.v4.is_some();

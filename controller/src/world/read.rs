@@ -35,6 +35,8 @@ pub enum ReadKey {
     SelectedNodes(Selecting),
     /// [`crate::view::View::active_gateway`].
     ActiveGateway(Arc<str>),
+    /// [`crate::view::View::had_querier`].
+    HadQuerier(Arc<str>),
     /// [`crate::view::View::row_uuid`].
     RowUuid(RowKey),
     /// [`crate::view::View::vip_ports`].
@@ -84,6 +86,7 @@ impl ReadKey {
             | Self::NodeGate
             | Self::SelectedNodes(_)
             | Self::ActiveGateway(_)
+            | Self::HadQuerier(_)
             | Self::RowUuid(_)
             | Self::VipPorts(_)
             | Self::NamespaceSubnets(_)

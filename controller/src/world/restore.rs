@@ -43,6 +43,10 @@ impl World {
                 Owner::Attachment(_, _, provider) => provider,
                 _ => keys::DEFAULT_PROVIDER,
             };
+            if let Owner::Querier(subnet) = owner {
+                order.extend(self.querier_told(subnet));
+                continue;
+            }
             order.extend(self.owner_meta(owner).and_then(|meta| of_annotations(port, meta, provider)));
         }
         for vip in self.vips.objects.values().filter(|vip| !self.vips.used_by.contains_key(&vip.meta.name)) {

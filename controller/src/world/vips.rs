@@ -37,6 +37,45 @@ pub(super) fn is_router_like(vip: &Vip) -> bool {
     vip.spec.r#type == "switch_lb_vip"
 }
 
+/// The subnet that it has its addresses of: once it has some, the one of its label,
+/// whatever the spec says now.
+pub(super) fn subnet_of(vip: &Vip) -> &str {
+    let label = vip.meta.labels.get(keys::SUBNET_LABEL).filter(|name| has_addresses(vip) && !name.is_empty());
+    label.map_or(&vip.spec.subnet, |name| name)
+}
+
+fn has_addresses(vip: &Vip) -> bool {
+    !vip.status.v4_ip.is_empty() || !vip.status.v6_ip.is_empty()
+}
+
+/// What the spec says otherwise than what the Vip has, which stays (contract §1.7).
+fn changed(vip: &Vip) -> Option<String> {
+    if !has_addresses(vip) {
+        return None;
+    }
+    let (spec, status) = (&vip.spec, &vip.status);
+    let same_ip = |a: &str, b: &str| a == b || a.parse::<IpAddr>().is_ok_and(|ip| b.parse() == Ok(ip));
+    let same_mac = |a: &str, b: &str| mac::parse(a).is_some() && mac::parse(a) == mac::parse(b);
+    let fields: [(&str, &str, &str, bool); 4] = [
+        ("subnet", &spec.subnet, subnet_of(vip), spec.subnet == subnet_of(vip)),
+        ("v4ip", &spec.v4_ip, &status.v4_ip, same_ip(&spec.v4_ip, &status.v4_ip)),
+        ("v6ip", &spec.v6_ip, &status.v6_ip, same_ip(&spec.v6_ip, &status.v6_ip)),
+        (
+            "macAddress",
+            &spec.mac_address,
+            &status.mac,
+            // That of a router is nobody's to choose.
+            is_router_like(vip) || same_mac(&spec.mac_address, &status.mac),
+        ),
+    ];
+    let (field, asked, has, _) = fields.into_iter().find(|(_, asked, _, same)| !asked.is_empty() && !same)?;
+    let has = if has.is_empty() { "none" } else { has };
+    Some(format!(
+        "spec.{field} is {asked}, but the Vip has {has} and keeps it; write that, or delete the Vip and create it \
+         again"
+    ))
+}
+
 fn listed(annotation: &str) -> impl Iterator<Item = Arc<str>> + '_ {
     annotation.split(',').map(str::trim).filter(|name| !name.is_empty()).map(Arc::from)
 }
@@ -70,7 +109,7 @@ impl World {
 
     /// The port by which a Vip's address is leased: of the subnet's provider.
     fn vip_port(&self, vip: &Vip) -> Arc<str> {
-        let provider = self.subnet_views.get(&*vip.spec.subnet).map(|subnet| subnet.spec.provider.clone());
+        let provider = self.subnet_views.get(subnet_of(vip)).map(|subnet| subnet.spec.provider.clone());
         let provider = provider.unwrap_or_default();
         names::pod_port(&vip.meta.name, &vip.spec.namespace, &provider).into()
     }
@@ -105,7 +144,7 @@ impl World {
     pub(super) fn vip_told(&self, vip: &Vip) -> Option<Lease> {
         let status = &vip.status;
         let mac = if mac::parse(&status.mac).is_some() { status.mac.as_str() } else { return None };
-        super::restore::lease(self.vip_port(vip), &vip.spec.subnet, &status.v4_ip, &status.v6_ip, mac)
+        super::restore::lease(self.vip_port(vip), subnet_of(vip), &status.v4_ip, &status.v6_ip, mac)
             .map(|lease| Lease { owner: vip.meta.uid.clone(), ..lease })
     }
 
@@ -151,7 +190,7 @@ impl World {
                 vip.spec.namespace
             ));
         }
-        let subnet: Arc<str> = vip.spec.subnet.as_str().into();
+        let subnet: Arc<str> = subnet_of(vip).into();
         if let Some(user) = self.vips.used_by.get(name).filter(|user| *user != port) {
             return Err(Error::Conflict { subnet, address: format!("Vip {name}"), holder: user.clone() });
         }
@@ -243,7 +282,7 @@ impl World {
         let used_by = self.vips.used_by.get(name).cloned();
         let held = self.ipam.lease(used_by.as_ref().unwrap_or(&port)).cloned();
         let lease = held.or_else(|| self.vip_told(&vip).map(Arc::new));
-        let router_mac = self.router_mac(&vip.spec.subnet).map(|mac| mac::format(mac).into());
+        let router_mac = self.router_mac(subnet_of(&vip)).map(|mac| mac::format(mac).into());
         let view = VipView {
             uid: vip.meta.uid.clone(),
             deleting: vip.meta.deleting_at.is_some(),
@@ -253,6 +292,7 @@ impl World {
             lease,
             parents: Arc::new(self.parents(&vip)),
             router_mac: router_mac.filter(|_| is_router_like(&vip)),
+            changed: changed(&vip).map(Into::into),
         };
         if self.vips.views.get(name).is_none_or(|old| **old != view) {
             self.vips.views.insert(name.clone(), Arc::new(view));
@@ -276,11 +316,18 @@ impl World {
         }
         // What it was told once stays (contract §1.7).
         let told = self.vip_told(vip);
+        if told.is_none() {
+            let source = format!("Vip {name}: spec.subnet");
+            self.serving(&request.port, &source, vec![spec.subnet.as_str().into()])?;
+        }
         let (v4, v6) = match &told {
             Some(lease) => (lease.v4, lease.v6),
             None => {
                 let ip = |field: &str, text: &str, family: Family| match text {
                     "" => Ok(None),
+                    text if text.bytes().any(|b| b.is_ascii_uppercase()) => Err(Error::InvalidRequest(
+                        format!("Vip {name}: write spec.{field} {text:?} in lower case"),
+                    )),
                     text => match text.parse::<IpAddr>() {
                         Ok(ip) if Family::number(ip).0 == family => Ok(Some(ip)),
                         _ => Err(Error::InvalidRequest(format!(
@@ -298,7 +345,7 @@ impl World {
             }
         };
         let mac = Some(spec.mac_address.as_str()).filter(|text| !text.is_empty() && told.is_none());
-        let request = Request { subnets: vec![spec.subnet.as_str().into()], v4, v6, ..request };
+        let request = Request { subnets: vec![subnet_of(vip).into()], v4, v6, ..request };
         let source = format!("Vip {name}: spec.macAddress");
         request.with_mac(&source, mac).map(Some)
     }

@@ -53,6 +53,14 @@ impl<'a> Ovn<'a> {
         self.root.run("usr/bin/ovn-trace", self.southbound.directory(), &arguments).unwrap()
     }
 
+    /// What northd tells hosts about multicast: columns of every `IP_Multicast` row.
+    pub fn multicast(&self) -> String {
+        let database = format!("--db=unix:{}", self.southbound.socket().display());
+        let columns = "--columns=enabled,querier,eth_src,ip4_src,ip6_src";
+        let arguments = [&*database, "--bare", columns, "list", "IP_Multicast"];
+        self.root.run("usr/bin/ovn-sbctl", self.southbound.directory(), &arguments).unwrap()
+    }
+
     /// The MAC of a router port.
     pub fn router_mac(&self, port: &str) -> String {
         let database = format!("--db=unix:{}", self.northbound.socket().display());

@@ -9,12 +9,21 @@ use crds::net::{self, IpRange};
 use ipnet::IpNet;
 
 use super::super::dhcp;
-use crate::view::View;
+use crate::view::{Usage, View};
 
 /// What is wrong with the spec and how to put it right, `None` when nothing is.
 pub(super) fn check(view: &dyn View, name: &str, spec: &SubnetSpec) -> Option<String> {
     let problem = by_itself(name, spec).or_else(|| namespaces(view, spec))?;
     Some(format!("subnet {name}: {problem}"))
+}
+
+/// A virtual address that a port has for itself: the port was there first.
+pub(super) fn contested(usage: &Usage) -> Option<String> {
+    let (ip, holder) = usage.contested_vips.first()?;
+    Some(format!(
+        "vips: {ip} is in use by {holder}, so it is no virtual address yet; delete what uses it, or choose another \
+         address"
+    ))
 }
 
 /// A VPC that names its namespaces serves no others (contract §5.5).
@@ -74,9 +83,13 @@ fn lists(spec: &SubnetSpec) -> Option<String> {
             return Some(format!("allowSubnets: {text:?} is not a CIDR such as 10.0.0.0/8"));
         }
     }
+    let gateways = net::parse_dual_ips(&spec.gateway).unwrap_or_default();
     for text in &spec.vips {
-        if !text.parse::<IpAddr>().is_ok_and(|ip| nets.contains(&ip)) {
+        let Some(ip) = text.trim().parse::<IpAddr>().ok().filter(|ip| nets.contains(ip)) else {
             return Some(format!("vips: {text:?} is not an address inside cidrBlock {}", spec.cidr_block));
+        };
+        if gateways.iter().any(|gateway| gateway == ip) {
+            return Some(format!("vips: {text} is the gateway; choose another address"));
         }
     }
     for rule in &spec.nat_outgoing_policy_rules {
@@ -181,6 +194,7 @@ mod tests {
     #[case(json!({ "excludeIps": ["10.16.0.9..10.16.0.2"] }), "excludeIps")]
     #[case(json!({ "allowSubnets": ["10.0.0.0"] }), "allowSubnets")]
     #[case(json!({ "vips": ["10.17.0.9"] }), "vips")]
+    #[case(json!({ "vips": ["fd00::1"] }), "gateway")]
     #[case(json!({ "externalEgressGateway": "192.0.2.1,2001:db8::1", "natOutgoing": true }), "exclude each other")]
     #[case(json!({ "externalEgressGateway": "192.0.2.1" }), "families")]
     #[case(json!({ "externalEgressGateway": "192.0.2.1,192.0.2.2" }), "one address per family")]

@@ -5,13 +5,12 @@
 mod acls;
 mod checks;
 mod gateway;
+pub(crate) mod querier;
 mod spec;
 mod status;
 mod topology;
 
 use std::sync::Arc;
-
-use crds::SubnetSpec;
 
 use super::dhcp;
 use super::rows::{self, NOT_YET};
@@ -24,10 +23,14 @@ struct Outcome {
     /// An entry of `acls` that is wrong.
     acl: Option<String>,
     gateway: gateway::Gateway,
+    querier: querier::Querier,
 }
 
 /// Reason of conditions and events about a spec that is wrong (contract §8.8).
 const INVALID: &str = "ValidateLogicalSwitchFailed";
+
+/// Reason of a subnet that has an entry of `acls` which is wrong (contract §8.8).
+const WRONG_ACL: &str = "SetLogicalSwitchAclsFailed";
 
 pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
     let mut facts = Facts::default();
@@ -43,8 +46,9 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
     let usage = view.usage(name);
     let mut outcome = Outcome::default();
     if subnet.supported && subnet.invalid.is_none() && subnet.is_ovn() {
-        topology::rows(config, name, &subnet.spec, &mut facts);
-        topology::vips(view, name, &subnet.spec, &mut facts);
+        outcome.querier = querier::rows(view, name, &subnet, &mut facts);
+        topology::rows(config, name, &subnet.spec, outcome.querier.config.clone(), &mut facts);
+        topology::vips(view, name, &subnet.spec, &usage, &mut facts);
         dhcp::rows(config, name, &subnet.spec, &mut facts);
         outcome.acl = acls::rows(view, name, &subnet.spec, &mut facts);
         if gateway::centralized(view, &subnet) {
@@ -66,7 +70,8 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
     let named = |problem: &String| format!("subnet {name}: {problem}");
     let problem = checks::check(view, name, &subnet.spec)
         .or_else(|| subnet.problem.as_deref().map(str::to_owned))
-        .or_else(|| outcome.acl.as_ref().map(named));
+        .or_else(|| checks::contested(&usage).as_ref().map(named))
+        .or_else(|| outcome.querier.problem.as_ref().map(named));
     match &problem {
         Some(message) => {
             let why = (INVALID, &**message);
@@ -75,6 +80,7 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
         }
         None => {
             let why = ("ValidateLogicalSwitchSuccess", "");
+            rows::success(&mut facts, &object, &subnet.uid, Gate::Now, why.0);
             rows::condition(&mut facts, &object, &subnet.uid, Gate::Now, ("Validated", true), why);
         }
     }
@@ -84,7 +90,8 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
         return facts;
     }
     object_fields(view, &object, &subnet, &usage, &outcome, &mut facts);
-    readiness(&object, &subnet, &usage, (problem.as_deref(), &outcome.gateway), &mut facts);
+    let acl = outcome.acl.as_ref().map(named);
+    readiness(&object, &subnet, &usage, (problem.as_deref(), acl.as_deref(), &outcome.gateway), &mut facts);
     facts
 }
 
@@ -121,25 +128,19 @@ fn object_fields(
         );
     }
     rows::kube(facts, object, uid, Gate::Now, Fields::Status(status::counters(usage)));
-    let network = status::network(view, &object.name, subnet, outcome.gateway.active.as_deref());
+    let active = outcome.gateway.active.as_deref();
+    let network = status::network(view, &object.name, subnet, active, &outcome.querier);
     rows::kube(facts, object, uid, Gate::Committed, Fields::Status(network));
 }
 
-/// Ready once its rows are in the database, unless the spec asks for what is
-/// wrong, or for what this version lacks.
+/// Ready once its rows are in the database, unless the spec asks for what is wrong.
 fn readiness(
     object: &ObjectRef,
     subnet: &SubnetView,
     usage: &Usage,
-    (problem, gateway): (Option<&str>, &gateway::Gateway),
+    (problem, acl, gateway): (Option<&str>, Option<&str>, &gateway::Gateway),
     facts: &mut Facts,
 ) {
-    let unsupported = unsupported(&subnet.spec);
-    let message = format!(
-        "spec fields that this version of Weir does not act on yet: {}; remove them, or use a version that \
-         supports them. What exists in OVN for them is left as it is",
-        unsupported.join(", ")
-    );
     let held = status::held(usage);
     let (gate, ready, why) = match (problem, &held) {
         (_, Some(held)) if subnet.deleting => {
@@ -147,14 +148,21 @@ fn readiness(
             (Gate::Now, false, (status::IN_USE, &**held))
         }
         (Some(problem), _) => (Gate::Now, false, (INVALID, problem)),
+        (None, _) if acl.is_some() => {
+            let message = acl.unwrap_or_default();
+            rows::warning(facts, object, &subnet.uid, WRONG_ACL, message);
+            (Gate::Now, false, (WRONG_ACL, message))
+        }
         _ if gateway.problem.is_some() => {
             let (reason, message) = gateway.problem.as_ref().map_or((INVALID, ""), |(r, m)| (*r, m.as_str()));
             rows::warning(facts, object, &subnet.uid, reason, message);
             (Gate::Now, false, (reason, message))
         }
-        (None, _) if !unsupported.is_empty() => (Gate::Now, false, (NOT_YET, &*message)),
         (None, _) => (Gate::Committed, true, (success(subnet), "")),
     };
+    if ready {
+        rows::success(facts, object, &subnet.uid, gate, why.0);
+    }
     rows::condition(facts, object, &subnet.uid, gate, ("Ready", ready), why);
 }
 
@@ -166,10 +174,4 @@ fn success(subnet: &SubnetView) -> &'static str {
         spec if spec.gateway_type == "centralized" => "ReconcileCentralizedGatewaySuccess",
         _ => "ResetLogicalSwitchAclSuccess",
     }
-}
-
-/// Fields that are set and that this version does not act on.
-fn unsupported(spec: &SubnetSpec) -> Vec<&'static str> {
-    let fields = [("enableMulticastSnoop", spec.enable_multicast_snoop)];
-    fields.into_iter().filter(|(_, set)| *set).map(|(name, _)| name).collect()
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::super::dhcp;
+use super::querier::Querier;
 use crate::view::{SubnetView, Usage, View};
 
 /// Counts and ranges of addresses.
@@ -41,13 +42,14 @@ pub(super) fn held(usage: &Usage) -> Option<String> {
     })
 }
 
-/// What serves the subnet: its DHCP rows, its active gateway, and the ids under which
+/// What serves the subnet: its DHCP rows, active gateway, multicast querier, and the ids under which
 /// nodes know its NAT rules.
 pub(super) fn network(
     view: &dyn View,
     name: &Arc<str>,
     subnet: &SubnetView,
     active: Option<&str>,
+    querier: &Querier,
 ) -> BTreeMap<Arc<str>, Value> {
     let uuid = |v4| {
         let row = subnet.spec.enable_dhcp.then(|| view.row_uuid(&dhcp::subnet_row(name, v4))).flatten();
@@ -55,12 +57,17 @@ pub(super) fn network(
     };
     let rules = subnet.spec.nat_outgoing_policy_rules.iter().enumerate();
     let rules: Vec<Value> = rules.map(|(index, rule)| nat_rule(name, index, rule)).collect();
-    BTreeMap::from([
+    let mut status = BTreeMap::from([
         ("activateGateway".into(), json!(active.unwrap_or_default())),
         ("dhcpV4OptionsUUID".into(), uuid(true)),
         ("dhcpV6OptionsUUID".into(), uuid(false)),
         ("natOutgoingPolicyRules".into(), json!(rules)),
-    ])
+    ]);
+    if let Some((ip, mac)) = &querier.status {
+        status.insert("mcastQuerierIP".into(), json!(ip));
+        status.insert("mcastQuerierMAC".into(), json!(mac));
+    }
+    status
 }
 
 /// A rule with its id: the first 12 hex digits of SHA-256 over the subnet's name, the

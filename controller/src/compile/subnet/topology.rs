@@ -13,15 +13,26 @@ use super::super::{dhcp, rows};
 use crate::facts::{Column, Facts, Keep, RowKey, Table};
 use crate::io::Config;
 use crate::ipam::mac;
-use crate::view::{LeaseState, View};
+use crate::view::{LeaseState, Usage, View};
 
-pub(super) fn rows(config: &Config, name: &Arc<str>, spec: &SubnetSpec, facts: &mut Facts) {
+/// `other` is `other_config` of the switch, where something is said about it.
+pub(super) fn rows(
+    config: &Config,
+    name: &Arc<str>,
+    spec: &SubnetSpec,
+    other: Option<Column>,
+    facts: &mut Facts,
+) {
     let router = &*spec.vpc;
     let switch = RowKey::new(Table::LogicalSwitch, name.clone());
     let nets = net::parse_dual_cidrs(&spec.cidr_block).unwrap_or_default();
     let gateways = net::parse_dual_ips(&spec.gateway).unwrap_or_default();
     let (switch_port, router_port) = (names::switch_port(name, router), names::router_port(router, name));
-    rows::root(Table::LogicalSwitch, name).ids(&[]).add(facts);
+    let mut row = rows::root(Table::LogicalSwitch, name).ids(&[]);
+    if let Some(other) = other {
+        row = row.column("other_config", other);
+    }
+    row.add(facts);
     rows::named(Table::LogicalSwitchPort, &switch_port, switch, "ports")
         .whole("type", Value::string("router"))
         .whole("addresses", Value::strings(["router"]))
@@ -59,13 +70,19 @@ fn route_table(name: &str) -> Column {
 }
 
 /// One port per virtual address; the pods that list the address take turns in
-/// answering for it (contract §4.2).
-pub(super) fn vips(view: &dyn View, name: &Arc<str>, spec: &SubnetSpec, facts: &mut Facts) {
+/// answering for it (contract §4.2). One that some port has for itself waits for that
+/// port's end: two ports may not answer for one address.
+pub(super) fn vips(view: &dyn View, name: &Arc<str>, spec: &SubnetSpec, usage: &Usage, facts: &mut Facts) {
     let nets = net::parse_dual_cidrs(&spec.cidr_block).unwrap_or_default();
     let vips = spec.vips.iter().filter_map(|text| text.trim().parse::<IpAddr>().ok());
     let vips: BTreeSet<IpAddr> = vips.filter(|ip| nets.contains(ip)).collect();
     for ip in vips {
         let address = ip.to_string();
+        if usage.contested_vips.iter().any(|(contested, _)| *contested == ip) {
+            let port = format!("{name}-vip-{address}");
+            facts.keeps.push(Keep::Row(RowKey::new(Table::LogicalSwitchPort, port)));
+            continue;
+        }
         let ports = view.vip_ports(&address);
         let here =
             |port: &&Arc<str>| matches!(view.lease(port), LeaseState::Held(lease) if lease.subnet == *name);
@@ -94,6 +111,7 @@ pub(super) fn keep(router: &str, name: &Arc<str>, vips: &[String], facts: &mut F
     facts.keeps.extend([
         Keep::Row(RowKey::new(Table::LogicalSwitch, name.clone())),
         Keep::Row(RowKey::new(Table::LogicalSwitchPort, names::switch_port(name, router))),
+        Keep::Row(RowKey::new(Table::LogicalSwitchPort, names::mcast_querier(name))),
         Keep::Row(RowKey::new(Table::LogicalRouterPort, names::router_port(router, name))),
         // Its router too, should the VPC be gone.
         Keep::Row(RowKey::new(Table::LogicalRouter, router)),

@@ -7,8 +7,8 @@ use crate::facts::RowKey;
 use crate::io::Config;
 use crate::objects::StringMap;
 use crate::view::{
-    Interfaces, IpPoolView, KeptView, Lease, LeaseState, NodeGate, NodeView, Overlay, PodView, PoolUsage, Selecting,
-    SubnetView, UnitKey, Usage, View, VipView, VpcView,
+    Interfaces, IpPoolView, KeptView, Lease, LeaseState, NodeGate, NodeView, Overlay, PodView, PoolUsage,
+    Selecting, SubnetView, UnitKey, Usage, View, VipView, VpcView,
 };
 
 /// Which families the cluster has.
@@ -93,6 +93,7 @@ pub(crate) struct Cluster {
     pub(crate) orphans: BTreeMap<Arc<str>, Arc<str>>,
     pub(crate) others: BTreeMap<&'static str, Arc<str>>,
     pub(crate) active: Option<Arc<str>>,
+    pub(crate) queriers: bool,
 }
 
 impl Cluster {
@@ -115,6 +116,7 @@ impl Cluster {
             orphans: BTreeMap::new(),
             others: [("vlans", "vlan-uid".into()), ("bgp-confs", "bgp-uid".into())].into(),
             active: None,
+            queriers: false,
         };
         let vpc = VpcView { uid: "vpc-uid".into(), ..VpcView::default() };
         cluster.vpcs.insert("ovn-cluster".into(), Arc::new(vpc));
@@ -294,6 +296,9 @@ impl View for Cluster {
     }
     fn active_gateway(&self, _: &str) -> Option<Arc<str>> {
         self.active.clone()
+    }
+    fn had_querier(&self, _: &str) -> bool {
+        self.queriers
     }
     fn row_uuid(&self, row: &RowKey) -> Option<Arc<str>> {
         Some(format!("uuid of {row}").into())

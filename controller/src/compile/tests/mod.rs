@@ -281,7 +281,7 @@ fn deletion_of_objects() {
     assert_eq!(held.rows, free.rows);
     cluster.subnets.clear();
     let gone = compile(&cluster, &UnitKey::Subnet("ovn-default".into()));
-    assert_eq!((gone.rows.len(), gone.keeps.len()), (0, 8));
+    assert_eq!((gone.rows.len(), gone.keeps.len()), (0, 9));
 }
 
 #[test]

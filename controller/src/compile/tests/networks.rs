@@ -86,7 +86,7 @@ fn an_acl_that_is_wrong_is_named_and_the_others_stand(#[case] wrong: Value, #[ca
     assert_eq!(facts.rows.iter().filter(|row| row.row.table == Table::Acl).count(), 1);
     let text = said(&facts);
     assert!(text.contains("acls[1]") && text.contains(named), "{text}");
-    assert!(text.contains("Ready=false ValidateLogicalSwitchFailed"), "{text}");
+    assert!(text.contains("Ready=false SetLogicalSwitchAclsFailed"), "{text}");
 }
 
 /// Three nodes with join addresses 100.64.0.2 to .4.

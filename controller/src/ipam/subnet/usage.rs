@@ -35,6 +35,8 @@ impl SubnetPool {
             usage.v6_available_range = ranges(pool, pool.available().spans());
             usage.v6_using_range = ranges(pool, pool.using().spans());
         }
+        let families = [&self.v4, &self.v6].into_iter().flatten();
+        usage.contested_vips = families.flat_map(Pool::contested).collect();
         usage
     }
 
@@ -61,7 +63,7 @@ impl SubnetPool {
             v4_using_range,
             v6_available_range,
             v6_using_range,
-            holders: Vec::new(),
+            ..Usage::default()
         }
     }
 
