@@ -122,6 +122,13 @@ pub struct CniRequest {
     /// `name` of the network configuration. Weir's addition: GC is per network.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
     pub network: String,
+    /// Addresses that the runtime asks for (`runtimeConfig.ips`), with or without prefix length. Empty in DEL. Weir's
+    /// addition.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
+    pub runtime_ips: Vec<String>,
+    /// The hardware address that the runtime asks for (`runtimeConfig.mac`). Empty in DEL. Weir's addition.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
+    pub runtime_mac: String,
 }
 
 /// One address of an ADD's answer.

@@ -35,6 +35,10 @@ pub struct NetConf {
     pub vhost_user_socket_name: String,
     /// `kubevirt` or nothing.
     pub vhost_user_socket_consumption: String,
+    /// Addresses that the runtime asks for (capability `ips`).
+    pub runtime_ips: Vec<String>,
+    /// The hardware address that the runtime asks for (capability `mac`).
+    pub runtime_mac: String,
     /// What an earlier ADD answered, for CHECK and DEL.
     pub prev_result: Option<Value>,
     /// Attachments that the runtime knows, for GC. `None`: the key is absent, which is not the same as an empty list.
@@ -75,6 +79,8 @@ struct Raw {
     vhost_user_socket_name: String,
     #[serde(default, deserialize_with = "lenient")]
     vhost_user_socket_consumption: String,
+    #[serde(rename = "runtimeConfig", default, deserialize_with = "lenient")]
+    runtime: Runtime,
     // Read only when it is ours: any other plugin's object may have any shape.
     ipam: Option<Value>,
     #[serde(rename = "prevResult")]
@@ -94,6 +100,15 @@ struct Server {
     provider: String,
     #[serde(default, deserialize_with = "lenient")]
     routes: Vec<Route>,
+}
+
+/// What the runtime adds for capabilities; those of other plugins in the chain are none of ours.
+#[derive(Deserialize, Default)]
+struct Runtime {
+    #[serde(default, deserialize_with = "lenient")]
+    ips: Vec<String>,
+    #[serde(default, deserialize_with = "lenient")]
+    mac: String,
 }
 
 #[derive(Deserialize)]
@@ -176,6 +191,8 @@ pub fn parse(stdin: &[u8]) -> Result<NetConf, CniError> {
         vhost_user_socket_volume_name: raw.vhost_user_socket_volume_name,
         vhost_user_socket_name: raw.vhost_user_socket_name,
         vhost_user_socket_consumption: raw.vhost_user_socket_consumption,
+        runtime_ips: raw.runtime.ips,
+        runtime_mac: raw.runtime.mac,
         prev_result: raw.prev_result,
         valid_attachments,
     })
@@ -214,6 +231,42 @@ mod tests {
         assert_eq!(conf.provider, "ovn");
         assert!(!conf.is_delegate());
         assert_eq!(conf.valid_attachments, None);
+    }
+
+    #[test]
+    fn k_008_socket_and_provider() {
+        let parse_with = |members: &str| {
+            parse(format!(r#"{{"cniVersion":"0.3.1","name":"n","type":"kube-ovn"{members}}}"#).as_bytes())
+        };
+        let error = parse_with("").unwrap_err();
+        assert!(error.code == 7 && error.to_json("0.3.1").contains("server_socket is missing"));
+        assert_eq!(parse_with(r#","server_socket":"/s","provider":"""#).unwrap().provider, "ovn");
+        // Whatever the interface is called (contract 1.16): eth0 may be an attachment that is the default network.
+        let named = parse_with(r#","server_socket":"/s","provider":"net.web.ovn""#).unwrap();
+        assert_eq!(named.provider, "net.web.ovn");
+    }
+
+    #[test]
+    fn c_027_the_runtimes_wishes_are_read_and_others_capabilities_are_not() {
+        let parse_with = |runtime: &str| {
+            let text = format!(
+                r#"{{"cniVersion":"1.0.0","name":"n","type":"kube-ovn","server_socket":"/s","runtimeConfig":{runtime}}}"#
+            );
+            parse(text.as_bytes())
+        };
+        let conf = parse_with(
+            r#"{"ips":["10.1.2.3/24"],"mac":"0a:00:00:00:00:01","portMappings":[{"hostPort":80}],"bandwidth":{}}"#,
+        );
+        let conf = conf.unwrap();
+        assert_eq!(
+            (conf.runtime_ips.as_slice(), conf.runtime_mac.as_str()),
+            (&["10.1.2.3/24".to_owned()][..], "0a:00:00:00:00:01")
+        );
+        for nothing in ["null", "{}", r#"{"ips":null,"mac":null}"#] {
+            let conf = parse_with(nothing).unwrap();
+            assert!(conf.runtime_ips.is_empty() && conf.runtime_mac.is_empty(), "{nothing}");
+        }
+        assert_eq!(parse_with(r#"{"ips":"10.1.2.3"}"#).unwrap_err().code, 6);
     }
 
     #[test]

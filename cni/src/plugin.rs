@@ -119,6 +119,8 @@ fn del(environment: &Environment, conf: &NetConf) -> Result<Option<Value>, CniEr
         dns: api::Dns::default(),
         vf_driver: String::new(),
         vhost_user_socket_name: String::new(),
+        runtime_ips: Vec::new(),
+        runtime_mac: String::new(),
         // A sandbox may be removed by its id alone.
         ..request(environment, conf, environment.pod())
     };
@@ -227,6 +229,8 @@ fn request(environment: &Environment, conf: &NetConf, pod: PodArgs) -> CniReques
         vhost_user_socket_consumption: conf.vhost_user_socket_consumption.clone(),
         pod_uid: pod.uid,
         network: conf.name.clone(),
+        runtime_ips: conf.runtime_ips.clone(),
+        runtime_mac: conf.runtime_mac.clone(),
     }
 }
 

@@ -175,6 +175,8 @@ fn read(request: &CniRequest, pod: &PodFacts) -> Result<Wanted, Stop> {
     })?;
     gateways.retain(|gateway| addresses.iter().any(|net| net.addr().is_ipv6() == gateway.is_ipv6()));
 
+    obeys_runtime(request, &addresses, mac).map_err(Stop::Fail)?;
+
     let default_route = match get("default_route") {
         Some("true") => true,
         Some("false") => false,
@@ -234,6 +236,43 @@ fn read(request: &CniRequest, pod: &PodFacts) -> Result<Wanted, Stop> {
         provider_network: get("provider_network").map(str::to_owned),
         migrating: pod.annotations.contains_key(MIGRATION_JOB) || get("activation_strategy").is_some(),
     })
+}
+
+/// Addresses are given by the controller, which OVN's flows follow. What the runtime asks for beside it must agree, or the
+/// pod would run with other addresses than its owner believes.
+///
+/// # Errors
+/// What does not agree, with how to ask for it.
+fn obeys_runtime(request: &CniRequest, addresses: &[IpNet], mac: Mac) -> Result<(), PlugError> {
+    let refused = |what: &str, asked: &str, given: String| {
+        PlugError::new(
+            Stage::ValidateRequest,
+            format!("runtimeConfig.{what} asks for {asked}, and the controller gave {given}"),
+        )
+        .code(7)
+        .remedy(
+            "ask by the pod's annotations ip_address and mac_address of this network, or by ips and mac of its element in \
+             k8s.v1.cni.cncf.io/networks, before the pod is created",
+        )
+    };
+    for text in &request.runtime_ips {
+        let asked = text.split('/').next().and_then(|ip| ip.trim().parse::<IpAddr>().ok());
+        if !asked.is_some_and(|asked| addresses.iter().any(|net| net.addr() == asked)) {
+            let given: Vec<String> = addresses.iter().map(|net| net.addr().to_string()).collect();
+            return Err(refused(
+                "ips",
+                text,
+                if given.is_empty() { "none".into() } else { given.join(", ") },
+            ));
+        }
+    }
+    // Of an interface of another plugin we give no MAC.
+    let ours = request.cni_type.is_empty() || request.cni_type == PLUGIN_TYPE;
+    let asked = Some(request.runtime_mac.as_str()).filter(|asked| ours && !asked.is_empty());
+    match asked {
+        Some(asked) if asked.parse().ok() != Some(mac) => Err(refused("mac", asked, mac.to_string())),
+        _ => Ok(()),
+    }
 }
 
 fn parse_list<T: std::str::FromStr>(text: &str) -> Result<Vec<T>, &str> {

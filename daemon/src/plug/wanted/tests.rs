@@ -90,6 +90,37 @@ fn a_wrong_annotation_may_still_be_corrected(#[case] key: &'static str, #[case] 
 }
 
 #[test]
+fn c_027_what_the_runtime_asks_for_is_what_the_pod_has_or_an_error() {
+    let asked = |ips: &[&str], mac: &str, cni_type: &str| {
+        let request = CniRequest {
+            runtime_ips: ips.iter().map(|ip| (*ip).to_owned()).collect(),
+            runtime_mac: mac.into(),
+            cni_type: cni_type.into(),
+            ..request()
+        };
+        readiness(&request, &pod("ovn", READY))
+    };
+    let wanted = ready(asked(&["10.16.0.5/16", "fd00::5"], "0A:58:0A:10:00:05", "kube-ovn"));
+    assert_eq!(wanted.addresses.len(), 2);
+    ready(asked(&["10.16.0.5"], "02:00:00:00:00:09", "macvlan"));
+    for (ips, mac, words) in [
+        (&["10.16.0.6/16"][..], "", "asks for 10.16.0.6/16, and the controller gave 10.16.0.5, fd00::5"),
+        (&["10.16.0.5", "junk"], "", "asks for junk"),
+        (&[], "02:00:00:00:00:09", "runtimeConfig.mac asks for 02:00:00:00:00:09"),
+        (&[], "junk", "runtimeConfig.mac asks for junk"),
+    ] {
+        match asked(ips, mac, "kube-ovn") {
+            Readiness::Failed(error) => {
+                assert!(error.message.contains(words), "{}", error.message);
+                let answer = error.response();
+                assert!(serde_json::to_string(&answer).unwrap().contains("k8s.v1.cni.cncf.io/networks"));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_single_family_pod_in_a_dual_stack_subnet_gets_one_gateway() {
     let wanted = ready(readiness(&request(), &pod("ovn", &with("ip_address", "fd00::5"))));
     assert_eq!(wanted.gateways, ["fd00::1".parse::<IpAddr>().unwrap()]);
