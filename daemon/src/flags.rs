@@ -255,6 +255,9 @@ pub struct Env {
     /// Name of this node; the host name if unset.
     #[arg(long = "node-name", env = "NODE_NAME", hide = true)]
     pub node_name: Option<String>,
+    /// The same, as older manifests have it.
+    #[arg(long = "kube-node-name", env = "KUBE_NODE_NAME", hide = true)]
+    pub kube_node_name: Option<String>,
     /// Name of the agent's own pod.
     #[arg(long = "pod-name", env = "POD_NAME", hide = true)]
     pub pod_name: Option<String>,
@@ -327,14 +330,12 @@ pub struct Ineffective {
 }
 
 impl Flags {
-    /// The node's name: `NODE_NAME`, else the host name; in lower case, as
-    /// kubelet registers it.
+    /// The node's name: `NODE_NAME`, else `KUBE_NODE_NAME`, else the host name;
+    /// in lower case, as kubelet registers it.
     pub fn node_name(&self) -> String {
-        let name = self
-            .env
-            .node_name
-            .clone()
-            .filter(|name| !name.is_empty())
+        let given = |name: &Option<String>| name.clone().filter(|name| !name.is_empty());
+        let name = given(&self.env.node_name)
+            .or_else(|| given(&self.env.kube_node_name))
             .or_else(|| nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()));
         name.unwrap_or_default().to_lowercase()
     }

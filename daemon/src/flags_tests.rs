@@ -134,3 +134,11 @@ fn k_048_the_dns_cache_has_addresses() {
     assert!(parse(&["--node-local-dns-ip="]).node_local_dns_ip.0.is_empty());
     assert!(Flags::try_parse_from(["kube-ovn-daemon", "--node-local-dns-ip=x"]).is_err());
 }
+
+#[test]
+fn k_049_the_node_is_named_by_either_variable() {
+    let named = |arguments: &[&str]| parse(arguments).node_name();
+    assert_eq!(named(&["--node-name=", "--kube-node-name=Older"]), "older");
+    assert_eq!(named(&["--node-name=new", "--kube-node-name=older"]), "new");
+    assert!(!named(&["--node-name=", "--kube-node-name="]).is_empty(), "the host's name");
+}

@@ -78,6 +78,9 @@ mod tests {
     fn the_shipped_configuration_is_one_that_our_plugin_takes() {
         let conf: Value = serde_json::from_slice(&shipped(Path::new(SOCKET))).unwrap();
         assert_eq!(conf["plugins"][1], json!({"type": "portmap", "capabilities": {"portMappings": true}}));
+        assert_eq!((&conf["name"], &conf["cniVersion"]), (&json!("kube-ovn"), &json!("0.3.1")), "K003");
+        assert_eq!(conf["plugins"].as_array().unwrap().len(), 2);
+        assert_eq!(conf["plugins"][0]["type"], "kube-ovn", "K004: we are first");
         // A runtime hands each plugin its object, with name and version of the list.
         let mut ours = conf["plugins"][0].clone();
         ours["name"] = conf["name"].clone();

@@ -320,6 +320,8 @@ mod tests {
         let ids = external_ids(&tunnel, &node_networks(Some(&node)), true);
         assert_eq!(ids["ovn-encap-ip"], "10.9.0.11,10.9.0.20,10.9.0.30");
         assert_eq!(ids["ovn-encap-ip-default"], "10.9.0.11");
+        let csum = |wanted| external_ids(&tunnel, &BTreeMap::new(), wanted)["ovn-encap-csum"].clone();
+        assert_eq!([csum(true), csum(false)], ["true", "false"], "K043");
         node.annotations.insert(crds::keys::NODE_NETWORKS.into(), "junk".into());
         assert!(node_networks(Some(&node)).is_empty());
     }

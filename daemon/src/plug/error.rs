@@ -104,3 +104,25 @@ impl PlugError {
         CniResponse::failure(&self.message).with_code(self.code).with_remedy(&self.remedy)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn k_144_only_what_the_caller_got_wrong_is_its_fault() {
+        for (stage, status) in [
+            (Stage::ValidateRequest, 400),
+            (Stage::Provider, 400),
+            (Stage::GetPod, 500),
+            (Stage::WaitAddress, 500),
+            (Stage::WaitRoute, 500),
+            (Stage::ConfigureNic, 500),
+            (Stage::DeleteNic, 500),
+        ] {
+            assert_eq!(stage.status(), status, "{}", stage.as_str());
+        }
+        let answer = PlugError::new(Stage::Provider, "no such").code(7).remedy("make it").response();
+        assert!(answer.error.contains("no such") && !answer.error.is_empty(), "K146: never an empty answer");
+    }
+}
