@@ -278,23 +278,82 @@ async fn k_131_the_nodes_annotations_limit_ovn0() {
     until("the node's limits", async || effect(&node, "ovn0").is_some()).await;
     let interface = node.interface("ovn0").unwrap();
     let column = |name| interface.column(name).and_then(Value::as_i64);
-    assert_eq!(column("ingress_policing_rate"), Some(8000));
-    assert_eq!(column("ingress_policing_burst"), Some(6400));
+    // The device is the host's own: what is filtered on the way in, the node receives.
+    assert_eq!(column("ingress_policing_rate"), Some(50_000));
+    assert_eq!(column("ingress_policing_burst"), Some(40_000));
     let view = node.ovs.view();
     let qos = view.port("ovn0").unwrap().get("qos").unwrap().set_uuids().next().unwrap();
     assert_eq!(view.qos(&qos).unwrap().map_get("external_ids", "iface-id"), Some("node-n1"));
+    assert_eq!(view.qos(&qos).unwrap().map_get("other_config", "max-rate"), Some("8000000"));
     let held = effect(&node, "ovn0").unwrap();
     println!("ovn0: {held:?}");
-    assert_eq!(held.ingress, Hold::Htb);
+    assert_eq!(held.egress, Hold::Htb);
+    // What is said to hold does; what does not is said to be missing.
+    let host = &node.host.netlink;
+    node.host.ethtool.tx_checksum_off("ovn0").unwrap();
+    let link = host.require_link("ovn0").await.unwrap().index;
+    host.set_up(link).await.unwrap();
+    host.add_address(link, "10.16.0.99/16".parse().unwrap(), true).await.unwrap();
+    let up = mbits(&node.namespace, &node.gateway, "10.16.0.1");
+    let down = mbits(&node.gateway, &node.namespace, "10.16.0.99");
+    println!("out of the node {up:.2} of 8, into it {down:.2} of 50 Mbit/s");
+    assert!(is_near(up, 8.0), "{up}");
+    match held.ingress {
+        Hold::Police => assert!(down < 50.0 * 1.1, "{down}"),
+        Hold::Missing(reason) => assert!(reason.contains("act_police") && down > 60.0, "{down} {reason}"),
+        other => panic!("{other:?}"),
+    }
     // The node's loop wants its port again: the limits are not its business.
     node.ovs.apply(|view| plan::ensure_port(view, &ovn0)).await.unwrap();
     assert_eq!(
         node.interface("ovn0").unwrap().column("ingress_policing_rate").and_then(Value::as_i64),
-        Some(8000)
+        Some(50_000)
     );
     nodes.put("n1".into(), Some(facts(&[])));
     until("their end", async || effect(&node, "ovn0").is_none()).await;
     wait_view(&node.ovs, "no rows", |view| view.all_qos().count() + view.all_queues().count() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn k_157_k_160_an_internal_port_is_limited_where_it_can_be() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let _keeper = keep(&node.plugger, &[]);
+    let (mut pod, namespace) = (routed_pod(8), new_namespace());
+    annotate(&mut pod, &[("pod_nic_type", "internal-port"), ("egress_rate", "10"), ("egress_burst", "1")]);
+    node.route_pod(&pod);
+    let request = request(&pod, &namespace, 1);
+    let name = names::container_nic(&request.container_id, "eth0");
+    node.plugger.add(&request).await.unwrap();
+    assert_eq!(effect(&node, &name), Some(Effect { egress: Hold::PodShaper, ingress: Hold::Unlimited }));
+    let first = mbits(&namespace, &node.gateway, "10.16.0.1");
+    // While the pod lives; what comes in nothing can hold back, and that is said.
+    annotate(&mut pod, &[("egress_rate", "30"), ("ingress_rate", "20")]);
+    node.route_pod(&pod);
+    until("the new limits", async || {
+        node.plugger.limits.get(&name).is_some_and(|entry| entry.wanted.policing_rate == 30_000)
+    })
+    .await;
+    let held = effect(&node, &name).unwrap();
+    assert_eq!(held.egress, Hold::PodShaper);
+    assert!(matches!(&held.ingress, Hold::Missing(reason) if reason.contains("veth-pair")), "{held:?}");
+    let second = mbits(&namespace, &node.gateway, "10.16.0.1");
+    let view = node.ovs.view();
+    let qos = view.port(&name).unwrap().get("qos").unwrap().set_uuids().next().unwrap();
+    assert_eq!(
+        view.qos(&qos).unwrap().map_get("other_config", "max-rate"),
+        Some("20000000"),
+        "K162: the rows are there"
+    );
+    pod.annotations.retain(|key, _| !key.contains("_rate"));
+    node.route_pod(&pod);
+    until("the end of the limits", async || node.plugger.limits.get(&name).is_none()).await;
+    assert_eq!(node.ovs.view().all_qos().count() + node.ovs.view().all_queues().count(), 0);
+    let free = mbits(&namespace, &node.gateway, "10.16.0.1");
+    println!("internal port: {first:.2} of 10, {second:.2} of 30, without limit {free:.0} Mbit/s");
+    assert!(is_near(first, 10.0) && is_near(second, 30.0) && free > 60.0, "{first} {second} {free}");
+    node.plugger.del(&request).await.unwrap();
+    assert!(node.interface(&name).is_none());
 }
 
 /// Packets that a link of the host has received.

@@ -73,6 +73,25 @@ pub struct Effect {
 }
 
 impl Effect {
+    /// The same as the other side of the link sees it.
+    #[must_use]
+    pub fn crossed(self) -> Self {
+        Self { egress: self.ingress, ingress: self.egress }
+    }
+
+    /// Whether the switch's mechanism is not there (any more), and setting it up anew may help: it held before, or this
+    /// is the first look and every kernel has it.
+    pub fn is_lost(&self, before: Option<&Self>, wanted: &PortQos) -> bool {
+        let Some(before) = before else {
+            let shaped = matches!(wanted.discipline, Some(Discipline::Htb { .. }));
+            return shaped && matches!(self.ingress, Hold::Missing(_));
+        };
+        let policed = before.egress == Hold::Police && !matches!(self.egress, Hold::Police | Hold::Unlimited);
+        let shaped =
+            matches!(before.ingress, Hold::Htb | Hold::Netem) && matches!(self.ingress, Hold::Missing(_));
+        policed || shaped
+    }
+
     /// Reasons of what is not in effect.
     pub fn missing(&self) -> impl Iterator<Item = (&'static str, &str)> {
         [("egress", &self.egress), ("ingress", &self.ingress)].into_iter().filter_map(|(direction, hold)| {
@@ -161,8 +180,8 @@ async fn egress(
         }
         (End::Node, ..) => {
             return Ok(Hold::Missing(
-                "this kernel has no policing filter (cls_basic or cls_matchall, act_police), and the node's own port \
-                 has no pod's end to shape; load the modules, or limit the pods instead"
+                "this kernel has no policing filter (cls_basic or cls_matchall, act_police), and nothing else limits \
+                 what the node's own port receives; load the modules, or limit the pods instead"
                     .to_owned(),
             ));
         }
@@ -258,6 +277,23 @@ mod tests {
             Hold::Missing("x".into()),
         ];
         assert_eq!(all.each_ref().map(Hold::as_str), Hold::WORDS);
+    }
+
+    #[test]
+    fn what_was_lost_is_set_up_anew_once() {
+        let htb =
+            PortQos { discipline: Some(Discipline::Htb { max_rate: 8, burst: 8 }), ..PortQos::default() };
+        let missing = || Hold::Missing("x".into());
+        let effect = |egress, ingress| Effect { egress, ingress };
+        let gone = effect(Hold::Unlimited, missing());
+        assert!(gone.is_lost(Some(&effect(Hold::Unlimited, Hold::Htb)), &htb));
+        assert!(gone.is_lost(None, &htb), "a restart of the agent hides who took it away");
+        assert!(!gone.is_lost(Some(&gone), &htb), "a kernel without it is not asked again and again");
+        assert!(!gone.is_lost(None, &PortQos::default()));
+        let shaper = effect(Hold::PodShaper, Hold::Unlimited);
+        assert!(shaper.is_lost(Some(&effect(Hold::Police, Hold::Unlimited)), &htb));
+        assert!(!shaper.is_lost(Some(&shaper), &htb));
+        assert_eq!(gone.crossed(), effect(missing(), Hold::Unlimited));
     }
 
     #[test]

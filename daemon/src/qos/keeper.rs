@@ -144,8 +144,15 @@ impl Keeper {
         if wanted.policing_rate == 0 {
             settle(host, link.as_ref(), end.end(), userspace, wanted).await.map_err(|e| text(&e))?;
         }
+        let before = self.plugger.limits.get(name).map(|entry| entry.effect);
         let changed = self.plugger.set_rows(name, wanted).await?;
-        let effect = settle(host, link.as_ref(), end.end(), userspace, wanted).await.map_err(|e| text(&e))?;
+        let mut effect =
+            settle(host, link.as_ref(), end.end(), userspace, wanted).await.map_err(|e| text(&e))?;
+        // What the switch never had in its hands it can't set up.
+        if !changed && link.is_some() && effect.is_lost(before.as_ref(), wanted) {
+            self.plugger.set_up_anew(name, wanted).await?;
+            effect = settle(host, link.as_ref(), end.end(), userspace, wanted).await.map_err(|e| text(&e))?;
+        }
         self.plugger.tell_effect(object, FAILED, name, wanted, &effect);
         if changed {
             let message =
@@ -164,10 +171,8 @@ impl Keeper {
         let node: Option<Arc<NodeFacts>> =
             self.plugger.cluster.nodes.object(&Arc::from(self.plugger.node.as_str()));
         let (Some(node), Some(interface)) = (node, view.interface(OVN0)) else { return Ok(false) };
-        let rate = |key: &str| key.ends_with("_rate") || key.ends_with("_burst");
-        let limits = limits::read(|key| {
-            rate(key).then(|| node.annotation(&crds::keys::pod_key(crds::keys::DEFAULT_PROVIDER, key)))?
-        });
+        let limits =
+            limits::read_node(|key| node.annotation(&crds::keys::pod_key(crds::keys::DEFAULT_PROVIDER, key)));
         let object = ObjectRef::node(&node.name, &node.name);
         let Some(limits) = self.read(&interface, object.clone(), NODE_FAILED, limits) else {
             return Ok(false);
@@ -175,12 +180,20 @@ impl Keeper {
         if !self.is_due(view, OVN0, &limits.qos, verify) {
             return Ok(false);
         }
+        let before = self.plugger.limits.get(OVN0).map(|entry| entry.effect.crossed());
         let changed = self.plugger.set_rows(OVN0, &limits.qos).await?;
         let host = &self.plugger.host.netlink;
         let link = host.link(OVN0).await.map_err(|error| error.to_string())?;
-        let effect = settle(host, link.as_ref(), End::Node, userspace, &limits.qos)
-            .await
-            .map_err(|error| error.to_string())?;
+        let look = async || {
+            let settled = settle(host, link.as_ref(), End::Node, userspace, &limits.qos).await;
+            settled.map_err(|error| error.to_string())
+        };
+        let mut effect = look().await?;
+        if !changed && effect.is_lost(before.as_ref(), &limits.qos) {
+            self.plugger.set_up_anew(OVN0, &limits.qos).await?;
+            effect = look().await?;
+        }
+        let effect = effect.crossed();
         self.plugger.tell_effect(object, NODE_FAILED, OVN0, &limits.qos, &effect);
         if changed {
             tracing::info!(ingress = %effect.ingress, egress = %effect.egress, "limits of the node changed");
@@ -244,6 +257,14 @@ impl Plugger {
             return Err("ovs-vswitchd has not acted on the change yet".to_owned());
         }
         Ok(true)
+    }
+
+    /// Somebody took away what the switch had set up in the kernel. It notices nothing, and sets it up only if it is told
+    /// something else before.
+    async fn set_up_anew(&self, name: &str, wanted: &PortQos) -> Result<(), String> {
+        tracing::info!(port = name, "what held a limit was taken away; it is set up anew");
+        self.set_rows(name, &PortQos::default()).await?;
+        self.set_rows(name, wanted).await.map(drop)
     }
 
     /// At the end of an ADD: looks whether the limits hold, shapes the pod's end where they do not otherwise. What can't

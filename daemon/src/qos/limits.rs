@@ -44,10 +44,36 @@ pub const KEYS: [&str; 8] =
 /// # Errors
 /// The first annotation that can't be obeyed.
 pub fn read<'a>(get: impl Fn(&'static str) -> Option<&'a str>) -> Result<Limits, Invalid> {
+    read_as(get, |key| key)
+}
+
+/// The same for the node's own port, by rates and bursts alone. Its device is the host's: what is filtered on the way in
+/// there, the node receives, and what waits in its queue, the node sends; the other way round than with a pod.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_node<'a>(get: impl Fn(&'static str) -> Option<&'a str>) -> Result<Limits, Invalid> {
+    let across = |key| match key {
+        "ingress_rate" => "egress_rate",
+        "egress_rate" => "ingress_rate",
+        "ingress_burst" => "egress_burst",
+        "egress_burst" => "ingress_burst",
+        other => other,
+    };
+    let rate = |key: &str| key.ends_with("_rate") || key.ends_with("_burst");
+    read_as(|key| rate(key).then(|| get(key))?, across)
+}
+
+fn read_as<'a>(
+    get: impl Fn(&'static str) -> Option<&'a str>,
+    name: impl Fn(&'static str) -> &'static str,
+) -> Result<Limits, Invalid> {
     let mut limits = Limits::default();
-    if let Some(rate) = rate("egress_rate", get("egress_rate"))? {
+    let [egress_rate, egress_burst] = ["egress_rate", "egress_burst"].map(&name);
+    let [ingress_rate, ingress_burst] = ["ingress_rate", "ingress_burst"].map(&name);
+    if let Some(rate) = rate(egress_rate, get(egress_rate))? {
         let kbit = (rate * 1000.0).max(1.0);
-        let burst = burst("egress_burst", get("egress_burst"), &mut limits.notes);
+        let burst = burst(egress_burst, get(egress_burst), &mut limits.notes);
         limits.qos.policing_rate = kbit as u32;
         limits.qos.policing_burst = burst.map_or(kbit * 0.8, |burst| burst * 1000.0) as u32;
     }
@@ -61,10 +87,10 @@ pub fn read<'a>(get: impl Fn(&'static str) -> Option<&'a str>) -> Result<Limits,
         Discipline::Netem { latency: 0, jitter: 0, limit: 0, loss } if *loss == 0.0 => None,
         _ => Some(delays),
     };
-    match (rate("ingress_rate", get("ingress_rate"))?, delays) {
+    match (rate(ingress_rate, get(ingress_rate))?, delays) {
         (Some(rate), delays) => {
             let bits = (rate * 1e6).max(1000.0);
-            let burst = burst("ingress_burst", get("ingress_burst"), &mut limits.notes);
+            let burst = burst(ingress_burst, get(ingress_burst), &mut limits.notes);
             limits.qos.discipline = Some(Discipline::Htb {
                 max_rate: bits as u64,
                 burst: burst.map_or(bits / 10.0, |burst| burst * 125_000.0) as u64,

@@ -32,6 +32,20 @@ fn k_162_the_pods_ingress_is_shaped_in_bit() {
 }
 
 #[test]
+fn k_131_the_nodes_own_port_is_limited_the_other_way_round() {
+    let node = |pairs: &[(&'static str, &'static str)]| {
+        read_node(|key| pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value))
+    };
+    let qos = node(&[("ingress_rate", "50"), ("egress_rate", "8"), ("egress_burst", "1"), ("latency", "9")]);
+    let htb = Discipline::Htb { max_rate: 8_000_000, burst: 125_000 };
+    let wanted = PortQos { policing_rate: 50_000, policing_burst: 40_000, discipline: Some(htb) };
+    assert_eq!(qos.unwrap().qos, wanted, "delays are for pods");
+    assert_eq!(node(&[("egress_rate", "x")]).unwrap_err().key, "egress_rate");
+    let notes = node(&[("ingress_rate", "1"), ("ingress_burst", "x")]).unwrap().notes;
+    assert!(notes[0].contains("ingress_burst"), "{notes:?}");
+}
+
+#[test]
 fn delays_are_in_microseconds_and_yield_to_a_rate() {
     let delays = [("latency", "100"), ("jitter", "5"), ("limit", "2000"), ("loss", "12.5")];
     let netem = Discipline::Netem { latency: 100_000, jitter: 5000, limit: 2000, loss: 12.5 };
