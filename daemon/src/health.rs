@@ -134,6 +134,30 @@ mod tests {
     use super::*;
     use clap::Parser;
 
+    #[tokio::test]
+    async fn a_server_that_is_gone_or_hangs_or_hangs_up_is_dead() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.sock");
+        let asked = async || tokio::time::timeout(Duration::from_millis(300), call(&path)).await;
+        assert!(asked().await.unwrap().is_err(), "its file was deleted");
+        let listener = tokio::net::UnixListener::bind(&path).unwrap();
+        assert!(asked().await.is_err(), "it accepts and never answers");
+        let closing = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                drop(stream);
+            }
+        });
+        assert!(asked().await.unwrap().is_err(), "it hangs up");
+        closing.abort();
+        let _ = closing.await;
+        std::fs::remove_file(&path).unwrap();
+        let listener = tokio::net::UnixListener::bind(&path).unwrap();
+        // Any answer is a sign of life.
+        let router = Router::new().route("/other", get(|| async { "x" }));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        asked().await.unwrap().unwrap();
+    }
+
     #[test]
     fn own_addresses_are_used_when_asked_for() {
         let mut flags = Flags::parse_from(["x"]);

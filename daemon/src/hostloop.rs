@@ -1,9 +1,7 @@
-//! Keeps the host's routes and firewall as wanted (the gateway's driver), and
-//! takes lost interfaces away.
+//! Keeps the host's routes and firewall as wanted (the gateway's driver).
 //!
 //! In: snapshots of subnets, nodes and Service CIDRs, changes of links and
-//! routes, time. Out: passes of [`Gateway`] and of
-//! [`Plugger::clean_lost`]. Both are level-triggered: an event only says when
+//! routes, reports of [`heal`], time. Out: passes of [`Gateway`]. Level-triggered: an event only says when
 //! to look, a slow pass looks anyway.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,13 +17,13 @@ use crate::changes::Changes;
 use crate::firewall::Tools;
 use crate::flags::Flags;
 use crate::gateway::{Clamp, Config, Counters, Gateway, Inputs, JoinInput, Objects};
-use crate::install::enable_forwarding;
-use crate::kube::{EventType, NodeFacts, ObjectRef, SubnetFacts};
-use crate::netlink::{Change, MAIN_TABLE};
+use crate::heal;
+use crate::install::{enable_forwarding, loosen_reverse_path};
+use crate::kube::{EventType, NodeFacts, ObjectRef, OwnLabels, SubnetFacts};
+use crate::netlink::{ALL_LINKS, Change, MAIN_TABLE};
 use crate::node::{Join, NodeStatus, OVN0};
 use crate::plug::Plugger;
-use crate::plug::lost::Suspects;
-use crate::plug::names::is_host_end;
+use crate::sys::SysctlOutcome;
 
 /// Everything is looked at this often even if nothing happened.
 const VERIFY: Duration = Duration::from_secs(60);
@@ -35,10 +33,10 @@ const QUIET: Duration = Duration::from_secs(10);
 const VERIFY_AT_LAST: Duration = Duration::from_secs(600);
 /// Events of one cause come in bunches.
 const GATHER: Duration = Duration::from_millis(50);
+/// What others change all the time is followed up this often.
+const HINTS: Duration = Duration::from_secs(1);
 /// Pause after a pass that failed.
 const RETRY: Duration = Duration::from_secs(3);
-/// Pause before a lost interface is looked at for the second time.
-const SECOND_LOOK: Duration = Duration::from_secs(2);
 
 /// What the loop works with.
 pub struct HostLoop {
@@ -48,18 +46,20 @@ pub struct HostLoop {
     pub plugger: Arc<Plugger>,
     /// Changes of the host's network.
     pub changes: broadcast::Receiver<Change>,
+    /// Where changes that nobody reports are told of.
+    pub reports: broadcast::Sender<Change>,
     /// Told once the host's state was applied.
     pub applied: watch::Sender<bool>,
     /// The feed of diagnostics.
     pub feed: Changes,
-    /// The API server, asked for this node's labels where a Subnet selects its gateways by labels.
+    /// The API server; `None`: the node has no labels (tests).
     pub client: Option<kube::Client>,
     /// Where the node stands: the tunnel's link and MTU.
     pub status: watch::Receiver<NodeStatus>,
     /// Counters to follow once their chains exist.
     pub counters: Arc<Counters>,
-    /// This node's labels as last seen.
-    pub labels: BTreeMap<String, String>,
+    /// This node's labels, watched while a Subnet selects its gateways by them.
+    pub labels: Option<OwnLabels>,
 }
 
 impl HostLoop {
@@ -81,6 +81,8 @@ impl HostLoop {
             self.leave_alone(&mut gateway, &cancel).await;
             return;
         }
+        let host = self.plugger.host.clone();
+        tokio::spawn(heal::look(host, gateway.backend(), self.reports.clone(), cancel.clone()));
         let cluster = self.plugger.cluster.clone();
         let (mut nodes, mut subnets, mut cidrs) =
             (cluster.nodes.subscribe(), cluster.subnets.subscribe(), cluster.service_cidrs.subscribe());
@@ -108,7 +110,7 @@ impl HostLoop {
             }
             let pause = if failing { RETRY } else { VERIFY.saturating_sub(verified.elapsed()).max(RETRY) };
             let watched = (&mut nodes, &mut subnets, &mut cidrs, &mut pods);
-            if !self.wait(watched, pause, &mut last, &cancel).await {
+            if !self.wait(watched, pause, verified, &mut last, &cancel).await {
                 return;
             }
         }
@@ -125,9 +127,11 @@ impl HostLoop {
             &mut watch::Receiver<D>,
         ),
         pause: Duration,
+        passed: Instant,
         last: &mut Option<Inputs>,
         cancel: &CancellationToken,
     ) -> bool {
+        let mut gather = GATHER;
         let sleep = tokio::time::sleep(pause);
         tokio::pin!(sleep);
         let mut views = self.plugger.ovs.subscribe();
@@ -153,23 +157,27 @@ impl HostLoop {
                 changed = nodes.changed() => { if changed.is_err() { return false } break }
                 changed = subnets.changed() => { if changed.is_err() { return false } break }
                 changed = cidrs.changed() => { if changed.is_err() { return false } break }
+                () = labels_changed(&mut self.labels) => break,
                 // Pods come and go all the time; only policy routing speaks of single ones.
                 changed = pods.changed(), if by_pod => { if changed.is_err() { return false } break }
                 change = self.changes.recv() => {
                     let link = last.as_ref().and_then(|inputs| inputs.join.as_ref()).map(|join| join.link);
-                    let concerns = match change {
-                        Ok(change) => concerns(&change, link, &tables),
+                    let concerns = match &change {
+                        Ok(change) => concerns(change, link, &tables),
                         Err(broadcast::error::RecvError::Lagged(_)) => true,
                         Err(broadcast::error::RecvError::Closed) => return false,
                     };
                     if concerns {
                         *last = None;
+                        if matches!(change, Ok(Change::Filter | Change::Sets | Change::Setting(_))) {
+                            gather = gather.max(HINTS.saturating_sub(passed.elapsed()));
+                        }
                         break;
                     }
                 }
             }
         }
-        tokio::time::sleep(GATHER).await;
+        tokio::time::sleep(gather).await;
         // What came meanwhile is covered by the pass that follows.
         while let Ok(change) = self.changes.try_recv() {
             let link = last.as_ref().and_then(|inputs| inputs.join.as_ref()).map(|join| join.link);
@@ -189,7 +197,7 @@ impl HostLoop {
         let (nodes, subnets, cidrs) =
             (cluster.nodes.get(), cluster.subnets.get(), cluster.service_cidrs.get());
         let node = nodes.objects.get(self.plugger.node.as_str())?;
-        self.read_labels(subnets.objects.values().any(|subnet| selects_gateways(subnet))).await;
+        let labels = self.labels(subnets.objects.values().any(|subnet| selects_gateways(subnet)))?;
         let pods = cluster.pods.get();
         Some(Inputs::gather(Objects {
             subnets: subnets.objects.values().map(|subnet| &**subnet).collect(),
@@ -203,7 +211,7 @@ impl HostLoop {
             tunnel_peers: self.plugger.ovs.view().tunnel_peers(),
             proxy_sets: gateway.proxy_sets().clone(),
             pods: pods.objects.values().map(|pod| &**pod).collect(),
-            node_labels: self.labels.clone(),
+            node_labels: labels,
             config: self.config(),
         }))
     }
@@ -224,17 +232,13 @@ impl HostLoop {
         }
     }
 
-    /// This node's labels, kept when the API server does not answer. No watch has them: of all other nodes and for
-    /// everything else they would only be in the way.
-    async fn read_labels(&mut self, needed: bool) {
-        let Some(client) = self.client.clone().filter(|_| needed) else { return };
-        let nodes = kube::Api::<k8s_openapi::api::core::v1::Node>::all(client);
-        match nodes.get_metadata(&self.plugger.node).await {
-            Ok(node) => self.labels = node.metadata.labels.unwrap_or_default(),
-            Err(error) => {
-                tracing::warn!(error = %error, "the node's labels can't be read; the last ones count")
-            }
-        }
+    /// This node's labels, `None` until they are known.
+    fn labels(&mut self, needed: bool) -> Option<BTreeMap<String, String>> {
+        let Some(client) = self.client.as_ref().filter(|_| needed) else {
+            self.labels = None;
+            return Some(BTreeMap::new());
+        };
+        self.labels.get_or_insert_with(|| OwnLabels::watch(client, &self.plugger.node)).get()
     }
 
     /// `ovn0`, once it is up with the node's addresses.
@@ -287,7 +291,16 @@ impl HostLoop {
     /// Settings that somebody may have turned back.
     async fn let_forward(&self, inputs: &Inputs) {
         let families: BTreeSet<_> = inputs.families().into_iter().collect();
-        let done = self.plugger.host.namespace.run_async(move || enable_forwarding(&families)).await;
+        let ovn0 = inputs.join.is_some();
+        let settings = move || {
+            let mut changed = enable_forwarding(&families)?;
+            if ovn0 && loosen_reverse_path(OVN0)? == SysctlOutcome::Written {
+                changed.push(format!("{OVN0}: rp_filter=2"));
+            }
+            Ok(changed)
+        };
+        let done: std::io::Result<std::io::Result<Vec<String>>> =
+            self.plugger.host.namespace.run_async(settings).await;
         match done.and_then(|result| result) {
             Ok(changed) if changed.is_empty() => {}
             Ok(changed) => {
@@ -308,6 +321,13 @@ impl HostLoop {
             }
         }
         self.applied.send_replace(true);
+    }
+}
+
+async fn labels_changed(labels: &mut Option<OwnLabels>) {
+    match labels {
+        Some(labels) => labels.changed().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -332,49 +352,9 @@ fn concerns(change: &Change, ovn0: Option<u32>, tables: &BTreeSet<u32>) -> bool 
         }
         // Others change rules too; only policy routing has any of ours.
         Change::Rule => !tables.is_empty(),
-        Change::Lost => true,
-    }
-}
-
-/// Takes lost interfaces away until cancelled.
-pub async fn clean_lost(
-    plugger: Arc<Plugger>,
-    mut changes: broadcast::Receiver<Change>,
-    feed: Changes,
-    cancel: CancellationToken,
-) {
-    let mut pods = plugger.cluster.pods.subscribe();
-    let mut suspects = Suspects::default();
-    loop {
-        // Without the switch's view nothing can be judged.
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = plugger.ovs.connected() => {}
-        }
-        pods.mark_unchanged();
-        let (removed, remain) = plugger.clean_lost(&mut suspects).await;
-        if !removed.is_empty() {
-            feed.say("lost", json!({"removed": removed}));
-        }
-        let pause = if remain { SECOND_LOOK } else { VERIFY };
-        let sleep = tokio::time::sleep(pause);
-        tokio::pin!(sleep);
-        loop {
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = &mut sleep => break,
-                // A second look comes by time alone: the first needs it to pass.
-                changed = pods.changed(), if !remain => { if changed.is_err() { return } break }
-                change = changes.recv() => match change {
-                    Ok(Change::LinkGone(link)) if !remain && is_host_end(&link.name) => break,
-                    Ok(Change::Lost) | Err(broadcast::error::RecvError::Lagged(_)) if !remain => break,
-                    Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
-                    Err(broadcast::error::RecvError::Closed) => return,
-                },
-            }
-        }
-        // Pods come and go in bunches.
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        Change::Setting(index) => *index == ALL_LINKS || u32::try_from(*index).ok() == ovn0,
+        Change::Filter | Change::Sets | Change::Lost => true,
+        Change::Traffic => false,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::netlink::{Error, Monitor, Netlink, Reachability, Result};
+use crate::netlink::{Error, Hints, Monitor, Netlink, Reachability, Result};
 use crate::sys::{EthtoolSocket, Namespace};
 
 /// The namespace that OVS runs in, the host's. Cheap to clone.
@@ -52,6 +52,19 @@ impl HostNet {
             .run_async(move || Reachability::open_on(&runtime))
             .await
             .map_err(|source| Error::io("enter the host's namespace", source))?
+    }
+
+    /// Reports of the packet filter, of settings and of queueing disciplines.
+    ///
+    /// # Errors
+    /// As [`HostNet::open`].
+    pub async fn hints(&self) -> Result<Hints> {
+        let runtime = tokio::runtime::Handle::current();
+        self.namespace
+            .run_async(move || Hints::open_on(&runtime))
+            .await
+            .and_then(|opened| opened)
+            .map_err(|source| Error::io("listen to the kernel's reports", source))
     }
 
     /// A monitor of changes.

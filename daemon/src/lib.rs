@@ -8,6 +8,7 @@
 //! kernel ◀─▶ netlink, sys (hostnet) ───────┼─▶ node   │  (chassis, tunnel NIC, ovn0, condition)
 //!                                          ├─▶ hostloop ─▶ gateway, firewall; lost interfaces
 //!                                          └─▶ portloop ─▶ qos, mirror
+//!                          heal notices what others change: the loops look again
 //!                          readiness, health, metrics, diagnostics look at all of them
 //!                          preflight looks at the node once, at the start or for --check
 //! ```
@@ -21,10 +22,12 @@
 pub mod attachments;
 pub mod changes;
 pub mod cleanup;
+pub mod daemons;
 pub mod diagnostics;
 pub mod firewall;
 pub mod flags;
 pub mod gateway;
+pub mod heal;
 pub mod health;
 pub mod hostloop;
 pub mod hostnet;

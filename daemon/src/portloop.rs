@@ -23,6 +23,9 @@ const RETRY: Duration = Duration::from_secs(2);
 /// The kernel is looked at this often even if nothing happened.
 const VERIFY: Duration = Duration::from_secs(60);
 
+/// Disciplines that others change all the time are looked at this often.
+const TOUCHED: Duration = Duration::from_secs(2);
+
 /// Runs until cancelled.
 pub async fn keep_ports(
     plugger: Arc<Plugger>,
@@ -34,12 +37,15 @@ pub async fn keep_ports(
     let (mut pods, mut nodes) = (plugger.cluster.pods.subscribe(), plugger.cluster.nodes.subscribe());
     let (mut views, mut network) = (plugger.ovs.subscribe(), plugger.network.clone());
     let (mut verified, mut told) = (None, None::<String>);
+    // Somebody changed a queueing discipline.
+    let mut touched = false;
     loop {
         pods.mark_unchanged();
         nodes.mark_unchanged();
         views.mark_unchanged();
         network.mark_unchanged();
-        let verify = verified.is_none_or(|at: Instant| at.elapsed() >= VERIFY);
+        let verify =
+            std::mem::take(&mut touched) || verified.is_none_or(|at: Instant| at.elapsed() >= VERIFY);
         let passed = keeper.pass(verify).await;
         let mirrored = mirror::pass(&plugger, &flags).await.map_err(|error| error.to_string()).err();
         if let Some(problem) = mirrored.as_ref().filter(|problem| told.as_ref() != Some(problem)) {
@@ -50,7 +56,7 @@ pub async fn keep_ports(
         if verify && !again {
             verified = Some(Instant::now());
         }
-        let next = match verified {
+        let mut next = match verified {
             Some(at) if !again => at + VERIFY,
             _ => Instant::now() + RETRY,
         };
@@ -64,7 +70,15 @@ pub async fn keep_ports(
                 changed = network.changed() => { if changed.is_err() { return } break }
                 change = changes.recv() => match change {
                     Ok(Change::LinkChanged(link)) if link.name == flags.mirror_iface => break,
-                    Ok(Change::Lost) | Err(RecvError::Lagged(_)) => break,
+                    Ok(Change::Lost) | Err(RecvError::Lagged(_)) => {
+                        touched = true;
+                        break;
+                    }
+                    Ok(Change::Traffic) => {
+                        touched = true;
+                        // Our own changes are reported too, and others' may come all the time.
+                        next = next.min(verified.map_or_else(Instant::now, |at| at + TOUCHED));
+                    }
                     Ok(_) => {}
                     Err(RecvError::Closed) => return,
                 },

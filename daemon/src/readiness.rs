@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use crate::daemons::Daemons;
 use crate::kube::Cluster;
 use crate::node::{NodeStatus, NotYet};
 use crate::ovs::{BR_INT, Ovs};
@@ -17,6 +18,8 @@ pub struct Readiness {
     pub ovs: Ovs,
     /// The node's steps.
     pub node: watch::Receiver<NodeStatus>,
+    /// Whether the programs beside the agent live.
+    pub daemons: watch::Receiver<Daemons>,
     /// The host's routes and firewall were applied once.
     pub host_applied: watch::Receiver<bool>,
 }
@@ -29,7 +32,7 @@ impl Readiness {
         if !self.ovs.view().is_connected() {
             missing.push(NotYet::new(
                 "ovs",
-                "no connection to the local OVS database",
+                "no connection to the local OVS database: ovsdb-server is dead or not there yet",
                 "is the ovs-ovn pod running on this node?",
             ));
         } else if self.ovs.view().bridge(BR_INT).is_none() {
@@ -39,6 +42,7 @@ impl Readiness {
                 "ovn-controller makes it: is the ovs-ovn pod running on this node?",
             ));
         }
+        missing.extend(self.daemons.borrow().missing());
         let unsynced: Vec<&str> =
             self.cluster.status().into_iter().filter(|watch| !watch.synced).map(|watch| watch.kind).collect();
         if !unsynced.is_empty() {
@@ -74,6 +78,7 @@ impl Readiness {
         );
         let (mut views, mut node, mut host) =
             (self.ovs.subscribe(), self.node.clone(), self.host_applied.clone());
+        let mut daemons = self.daemons.clone();
         while !self.missing().is_empty() {
             // A part that ended can't become ready any more: the process ends.
             tokio::select! {
@@ -84,6 +89,7 @@ impl Readiness {
                 _ = views.changed() => {}
                 _ = node.changed() => {}
                 _ = host.changed() => {}
+                _ = daemons.changed() => {}
             }
         }
     }

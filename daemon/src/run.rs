@@ -9,7 +9,6 @@
 //! The order of the start does not matter to anyone: every part waits for what
 //! it needs and says in `/readyz` what that is.
 
-use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +24,7 @@ use crate::changes::Changes;
 use crate::firewall::Tools;
 use crate::flags::Flags;
 use crate::gateway::Counters;
-use crate::hostloop::{self, HostLoop};
+use crate::hostloop::HostLoop;
 use crate::hostnet::HostNet;
 use crate::kube::{Cluster, EventSink, client, spawn_watches};
 use crate::metrics::Metrics;
@@ -34,7 +33,7 @@ use crate::node::{Initialiser, Inputs};
 use crate::ovs::Ovs;
 use crate::plug::{Locks, Patience, Plugger};
 use crate::readiness::Readiness;
-use crate::{diagnostics, health, install, keep, plug, portloop, preflight, server, socket};
+use crate::{daemons, diagnostics, heal, health, install, keep, plug, portloop, preflight, server, socket};
 
 /// Changes of the host's network that a slow reader may lag behind.
 const CHANGES: usize = 4096;
@@ -68,7 +67,10 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     let host = HostNet::own().await.context("the host's network (the agent needs CAP_NET_ADMIN)")?;
 
     let cluster = Arc::new(Cluster::default());
-    let _watches = spawn_watches(&kube, &node, &cluster, &cancel);
+    // Calls that still run at the end may wait for what the watches bring.
+    let watching = CancellationToken::new();
+    let _watching = watching.clone().drop_guard();
+    let _watches = spawn_watches(&kube, &node, &cluster, &watching);
     let counters = Arc::new(Counters::new(Tools::system(), metrics.clone()));
     let ovs = Ovs::connect(endpoints).measured(metrics.clone());
     let (sink, recorder) = EventSink::new(kube.clone(), &node);
@@ -77,6 +79,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(sink.run());
     tasks.spawn(monitor(host.clone(), changes.clone()));
+    tasks.spawn(heal::listen(host.clone(), changes.clone()));
 
     let inputs = Inputs {
         flags: flags.clone(),
@@ -102,7 +105,11 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     plugger.detect_conflicts = flags.enable_arp_detect_ip_conflict;
     let plugger = Arc::new(plugger);
     let (applied_sender, host_applied) = watch::channel(false);
-    let readiness = Readiness { cluster, ovs, node: status, host_applied };
+    let (daemons_told, daemons) = watch::channel(daemons::Daemons::default());
+    let (ovs_folder, ovn_folder) = (daemons::ovs_folder(&flags), daemons::ovn_folder());
+    tasks.spawn(daemons::recompute(ovn_folder.clone(), daemons::RECOMPUTE, cancel.clone()));
+    tasks.spawn(daemons::follow(ovs_folder, ovn_folder, daemons_told, cancel.clone()));
+    let readiness = Readiness { cluster, ovs, node: status, daemons, host_applied };
 
     // Sockets are bound before addresses move between interfaces.
     let bound =
@@ -140,34 +147,30 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     };
 
     tasks.spawn(initialiser.run(cancel.clone()));
-    let (look, stop) = (plugger.clone(), cancel.clone());
-    let (look_flags, look_kube, look_status) = (flags.clone(), kube.clone(), readiness.node.clone());
+    let (stop, look) = (
+        cancel.clone(),
+        preflight::Sources {
+            flags: flags.clone(),
+            plugger: plugger.clone(),
+            client: kube.clone(),
+            status: readiness.node.clone(),
+            daemons: readiness.daemons.clone(),
+        },
+    );
     tasks.spawn(async move {
-        let told = preflight::tell(
-            &look_flags,
-            &look.ovs,
-            &look.host,
-            &look_kube,
-            &look.cluster,
-            look_status,
-            &look.recorder,
-            &look.node,
-        );
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = told => {}
-        }
+        stop.run_until_cancelled(preflight::tell(look)).await;
     });
     let host_loop = HostLoop {
         flags: flags.clone(),
         plugger: plugger.clone(),
         changes: changes.subscribe(),
+        reports: changes.clone(),
         applied: applied_sender,
         feed: feed.clone(),
         client: Some(kube),
         status: readiness.node.clone(),
         counters,
-        labels: BTreeMap::new(),
+        labels: None,
     };
     tasks.spawn(host_loop.run(cancel.clone()));
     tasks.spawn(portloop::keep_ports(plugger.clone(), flags.clone(), changes.subscribe(), cancel.clone()));
@@ -175,7 +178,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         tasks.spawn(plug::prepared::run(plugger.clone(), cancel.clone()));
     }
     tasks.spawn(plug::replug::run(plugger.clone(), changes.subscribe(), feed.clone(), cancel.clone()));
-    tasks.spawn(hostloop::clean_lost(plugger, changes.subscribe(), feed, cancel.clone()));
+    tasks.spawn(plug::lost::run(plugger, changes.subscribe(), feed, cancel.clone()));
     tasks.spawn(keep::conflist(flags.clone(), readiness, cancel.clone()));
 
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

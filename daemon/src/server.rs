@@ -180,8 +180,10 @@ async fn status(State(api): State<Api>) -> Response {
         missing.iter().map(|missing| format!("{}: {}", missing.step, missing.reason)).collect();
     let response = StatusResponse {
         ready: false,
-        // Flows live in the switch: without it running pods suffer too.
-        limited: missing.iter().any(|missing| matches!(missing.step, "ovs" | "br-int")),
+        // Flows live in the switch and follow their pods by ovn-controller: without either running pods suffer too.
+        limited: missing
+            .iter()
+            .any(|missing| matches!(missing.step, "ovs" | "br-int" | "vswitchd" | "ovn-controller")),
         reason: reasons.join("; "),
         remedy: first.remedy.clone(),
     };

@@ -98,7 +98,7 @@ async fn a_node_comes_up_serves_pods_and_survives_restarts() {
     machine.add(&second).await;
     drop(agent);
     let lost = names::host_nic(&second.container_id, "eth0");
-    machine.host.netlink.delete_link(&lost).await.unwrap();
+    drop(doomed_namespace);
     assert!(answers(&namespace, "eth0", "10.16.0.1").await);
     let writes = machine.api.writes();
     let agent = machine.start_agent();

@@ -131,7 +131,7 @@ pub struct SavedSets {
 }
 
 /// Whether a name is one of ours, a temporary one included: `ovn40…`, `ovn60…`, `ovn4t…`, `ovn6t…`.
-fn is_ours(name: &str) -> bool {
+pub(super) fn is_ours(name: &str) -> bool {
     ["ovn40", "ovn60"].iter().any(|prefix| name.starts_with(prefix)) || is_temporary(name)
 }
 

@@ -11,6 +11,7 @@ mod diff;
 mod ipset;
 #[cfg(test)]
 pub(crate) mod model;
+mod probe;
 mod ruleset;
 
 pub use backend::{Backend, legacy_tables_in_use};
@@ -19,6 +20,8 @@ pub use diff::{Learned, TableChange, diff, render};
 pub use ipset::{
     SavedSet, SavedSets, SetChange, SetConflict, SetKind, SetPlan, SetSpec, parse_save, plan_sets,
 };
+pub use probe::{Fingerprint, Probe};
+pub(crate) use ruleset::is_kept;
 pub use ruleset::{Jump, Rule, Saved, SavedTable, Table, WantedTable, parse_rules};
 
 pub use crds::net::Family;

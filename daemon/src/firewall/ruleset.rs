@@ -206,7 +206,8 @@ pub fn parse_rules(text: &str) -> Saved {
     saved
 }
 
-fn is_kept(chain: &str) -> bool {
+/// Whether a chain is ours or built in: what we look at.
+pub(crate) fn is_kept(chain: &str) -> bool {
     chain.starts_with(PREFIX) || BUILT_IN.contains(&chain)
 }
 

@@ -8,6 +8,7 @@
 mod client;
 mod events;
 mod facts;
+mod labels;
 mod patch;
 mod reflect;
 mod watched;
@@ -17,5 +18,6 @@ pub use events::{EventSink, EventType, ObjectRef, Recorder};
 pub use facts::{
     NatPolicyRule, NodeFacts, PodFacts, PodKey, ServiceCidrFacts, SubnetFacts, UnavailableCondition,
 };
+pub use labels::{LabelFacts, OwnLabels};
 pub use patch::{KubeError, annotate_node, set_network_unavailable};
 pub use reflect::{Cluster, Fact, Loaded, Reflection, WatchStatus, spawn_watches};

@@ -211,7 +211,12 @@ impl<T: Fact> Reflection<T> {
     }
 
     /// Follows the watch until cancelled.
-    async fn follow(&self, api: Api<Watched<T>>, config: watcher::Config, cancel: CancellationToken) {
+    pub(super) async fn follow(
+        &self,
+        api: Api<Watched<T>>,
+        config: watcher::Config,
+        cancel: CancellationToken,
+    ) {
         let mut stream = pin!(watcher(api, config));
         let mut listing: Option<BTreeMap<T::Key, T>> = None;
         let mut pause = RETRY_MIN;
@@ -343,7 +348,7 @@ impl Cluster {
     }
 }
 
-fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+pub(super) fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&kube::core::GroupVersionKind::gvk(group, version, kind), plural)
 }
 

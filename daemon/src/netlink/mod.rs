@@ -7,6 +7,7 @@
 
 mod addr;
 mod error;
+mod hints;
 mod link;
 mod monitor;
 mod neigh;
@@ -14,9 +15,11 @@ mod route;
 mod rule;
 mod tc;
 mod types;
+pub(crate) mod wire;
 
 pub use addr::Address;
 pub use error::{Error, Result};
+pub use hints::{ALL_LINKS, Hints};
 pub use link::{Link, Veth};
 pub use monitor::{Change, Monitor};
 pub use neigh::{Pace, Reachability};

@@ -25,6 +25,14 @@ pub enum Change {
     RouteGone(Route),
     /// A policy rule changed.
     Rule,
+    /// Something of the packet filter changed that may be ours.
+    Filter,
+    /// A set of ours changed.
+    Sets,
+    /// A setting (sysctl) of the link of this index changed, or of [all links](super::ALL_LINKS).
+    Setting(i32),
+    /// A queueing discipline, a class or a filter changed, here or in a pod.
+    Traffic,
     /// The kernel dropped notifications: everything may have changed.
     Lost,
 }

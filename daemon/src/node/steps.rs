@@ -73,8 +73,8 @@ fn concerns(change: &Change) -> bool {
     match change {
         Change::LinkChanged(link) | Change::LinkGone(link) => !crate::plug::names::is_host_end(&link.name),
         Change::Address(address) => !address.link_scope,
-        Change::RouteChanged(_) | Change::RouteGone(_) | Change::Rule => false,
         Change::Lost => true,
+        _ => false,
     }
 }
 

@@ -353,6 +353,9 @@ impl Plugger {
     /// logged; the runtime's DEL and the clean-up of lost interfaces follow.
     async fn roll_back(&self, target: &Target<'_>, made: &Made) {
         let port = target.port.as_str();
+        if made.port {
+            self.dismissed.insert(port);
+        }
         if made.port
             && let Err(error) = self.ovs.apply(|view| Ok(plan::remove_port(view, port))).await
         {

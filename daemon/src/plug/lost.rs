@@ -8,11 +8,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
+use serde_json::json;
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use super::names::is_host_end;
 use super::{CONTAINER_ID, POD_UID, Plugger};
+use crate::changes::Changes;
 use crate::kube::{Fact, Loaded, PodFacts};
+use crate::netlink::Change;
 use crate::ovs::{Interface, View};
 use crate::sys::Namespace;
+
+/// Everything is looked at this often even if nothing happened.
+const VERIFY: Duration = Duration::from_secs(60);
+/// Pause before a lost interface is looked at for the second time.
+const SECOND_LOOK: Duration = Duration::from_secs(2);
 
 /// Why an interface may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,5 +128,113 @@ impl Plugger {
                 verdict(interface, &pods, links.contains(interface.name()), namespace) != Verdict::Keep
             })
             .collect()
+    }
+}
+
+/// Takes lost interfaces away until cancelled.
+pub async fn run(
+    plugger: Arc<Plugger>,
+    mut changes: broadcast::Receiver<Change>,
+    feed: Changes,
+    cancel: CancellationToken,
+) {
+    let mut pods = plugger.cluster.pods.subscribe();
+    let mut suspects = Suspects::default();
+    loop {
+        // Without the switch's view nothing can be judged.
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = plugger.ovs.connected() => {}
+        }
+        pods.mark_unchanged();
+        let (removed, remain) = plugger.clean_lost(&mut suspects).await;
+        if !removed.is_empty() {
+            feed.say("lost", json!({"removed": removed}));
+        }
+        let pause = if remain { SECOND_LOOK } else { VERIFY };
+        let sleep = tokio::time::sleep(pause);
+        tokio::pin!(sleep);
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = &mut sleep => break,
+                // A second look comes by time alone: the first needs it to pass.
+                changed = pods.changed(), if !remain => { if changed.is_err() { return } break }
+                change = changes.recv() => match change {
+                    Ok(Change::LinkGone(link)) if !remain && is_host_end(&link.name) => break,
+                    Ok(Change::Lost) | Err(broadcast::error::RecvError::Lagged(_)) if !remain => break,
+                    Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => return,
+                },
+            }
+        }
+        // Pods come and go in bunches.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ovsdb::testing::{Database, SchemaBuilder, string};
+    use ovsdb::{Operation, Value};
+
+    fn interface(kind: &str, ours: bool) -> Interface {
+        let schema = SchemaBuilder::new("Open_vSwitch", "8.8.0")
+            .table("Interface", |t| {
+                t.root()
+                    .unique(["name"])
+                    .scalar("name", string())
+                    .scalar("type", string())
+                    .scalar("error", string())
+                    .map("external_ids", string(), string())
+            })
+            .build();
+        let mut database = Database::new(schema);
+        let vendor = if ours { "kube-ovn" } else { "another" };
+        let ids = [("vendor", vendor), ("pod_name", "a"), ("pod_namespace", "web"), (POD_UID, "u-1")];
+        let row = Operation::insert("Interface").column("name", "a_h").column("type", kind);
+        let row =
+            row.column("error", "could not set policing").column("external_ids", Value::string_map(ids));
+        database.must(&[row.build()]);
+        View::new(database.replica()).interface("a_h").unwrap()
+    }
+
+    fn pods(uid: Option<&str>, synced: bool) -> Loaded<PodFacts> {
+        let mut pods = Loaded::<PodFacts> { synced, ..Loaded::default() };
+        if let Some(uid) = uid {
+            let pod = PodFacts {
+                namespace: "web".into(),
+                name: "a".into(),
+                uid: uid.into(),
+                ..PodFacts::default()
+            };
+            pods.objects = Arc::new(BTreeMap::from([(PodFacts::key("web", "a"), Arc::new(pod))]));
+        }
+        pods
+    }
+
+    #[test]
+    fn k_071_only_what_nothing_can_use_is_lost() {
+        let judge = |kind, pods: &Loaded<PodFacts>, link, namespace| {
+            verdict(&interface(kind, true), pods, link, namespace)
+        };
+        let (alive, gone, unknown) = (pods(Some("u-1"), true), pods(None, true), pods(None, false));
+        assert_eq!(judge("", &alive, false, true), Verdict::LinkGone);
+        assert_eq!(judge("", &alive, true, true), Verdict::Keep, "whatever else the switch complains about");
+        assert_eq!(judge("", &gone, true, false), Verdict::PodGone);
+        assert_eq!(judge("", &pods(Some("u-2"), true), true, false), Verdict::PodGone, "its successor");
+        assert_eq!(judge("", &gone, true, true), Verdict::Keep, "somebody is still in there");
+        assert_eq!(
+            judge("", &unknown, true, false),
+            Verdict::Keep,
+            "nobody is gone before the list is complete"
+        );
+        assert_eq!(judge("internal", &alive, false, true), Verdict::Keep, "its device is in the pod");
+        assert_eq!(judge("internal", &alive, false, false), Verdict::LinkGone);
+        for kind in ["geneve", "patch", "dpdkvhostuserclient"] {
+            assert_eq!(judge(kind, &gone, false, false), Verdict::Keep, "{kind}");
+        }
+        assert_eq!(verdict(&interface("", false), &gone, false, false), Verdict::Keep, "another's");
     }
 }

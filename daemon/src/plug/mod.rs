@@ -17,6 +17,7 @@ pub mod error;
 mod gc;
 mod locks;
 pub mod lost;
+pub mod memory;
 pub mod names;
 mod port;
 pub mod prepared;
@@ -113,6 +114,8 @@ pub struct Plugger {
     pub locks: Locks,
     /// What holds the limits of ports.
     pub limits: crate::qos::Book,
+    /// Ports that we removed ourselves.
+    pub(crate) dismissed: memory::Dismissed,
     /// Calls running now.
     pub(crate) running: AtomicUsize,
     /// When the last call ended.
@@ -158,6 +161,7 @@ impl Plugger {
             reaper: reaper::Reaper::default(),
             locks,
             limits: crate::qos::Book::default(),
+            dismissed: memory::Dismissed::default(),
             running: AtomicUsize::new(0),
             last_call: Mutex::new(Instant::now()),
         }
@@ -179,6 +183,6 @@ pub const IF_NAME: &str = "ifname";
 pub const NETWORK: &str = "cni_network";
 /// External id that holds the provider of the attachment (Weir's addition).
 pub const PROVIDER: &str = "cni_provider";
-/// External id that holds the routes of the network configuration, as JSON;
-/// on internal ports, which may have to be made again (Weir's addition).
+/// External id that holds the routes of the network configuration, as JSON:
+/// the interface may have to be made again (Weir's addition).
 pub const ROUTES: &str = "cni_routes";

@@ -37,9 +37,8 @@ pub(super) fn spec(target: &Target<'_>) -> PortSpec {
     let ips: Vec<String> = wanted.addresses.iter().map(|net| net.addr().to_string()).collect();
     optional("ip", (!ips.is_empty()).then(|| ips.join(",")));
     optional("encap-ip", target.encap_ip.map(|ip| ip.to_string()));
-    // Only an internal port is ever made again without its runtime.
     let internal = wanted.nic == NicKind::Internal;
-    let routes = (internal && !request.routes.is_empty()).then(|| serde_json::to_string(&request.routes));
+    let routes = (!request.routes.is_empty()).then(|| serde_json::to_string(&request.routes));
     optional(ROUTES, routes.and_then(Result::ok));
     PortSpec {
         bridge: BR_INT.to_owned(),
@@ -57,6 +56,7 @@ impl Plugger {
     /// Makes the port, or makes it as wanted.
     pub(super) async fn ensure_port(&self, target: &Target<'_>) -> Result<(), PlugError> {
         let spec = spec(target);
+        self.dismissed.remove(&spec.name);
         self.ovs.apply(|view| plan::ensure_port(view, &spec)).await.map_err(failed)
     }
 

@@ -9,8 +9,6 @@ use super::{Facts, Switch};
 use crate::hostnet::HostNet;
 use crate::ovs::{Ovs, View};
 
-/// Where ovn-controller has its control socket.
-const OVN_RUN: &str = "/run/ovn";
 /// How long the switch and ovn-controller may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 const MODULES: [&str; 9] = [
@@ -100,7 +98,7 @@ fn describe(view: &View) -> Switch {
 }
 
 async fn ovn_version() -> Option<String> {
-    let socket = ovsdb::unixctl::socket_of(Path::new(OVN_RUN), "ovn-controller").ok()?;
+    let socket = ovsdb::unixctl::socket_of(&crate::daemons::ovn_folder(), "ovn-controller").ok()?;
     let text = ovsdb::unixctl::call(&socket, "version", &[], PATIENCE).await.ok()?;
     text.lines().next().and_then(|line| line.split_whitespace().nth(1)).map(str::to_owned)
 }

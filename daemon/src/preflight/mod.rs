@@ -12,20 +12,28 @@ pub use gather::gather;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::daemons::{Alive, Daemons};
 use crate::flags::Flags;
-use crate::hostnet::HostNet;
-use crate::kube::{Cluster, EventType, ObjectRef, Recorder};
+use crate::kube::{Cluster, EventType, ObjectRef};
 use crate::node::NodeStatus;
-use crate::ovs::Ovs;
+use crate::plug::Plugger;
 
 /// How long a start waits for what makes the picture complete.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How soon it is known which programs are there.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
+/// First and longest pause between looks while there are findings.
+const AGAIN: Duration = Duration::from_secs(5);
+const AGAIN_AT_LAST: Duration = Duration::from_secs(300);
+/// Reasons of the node's events.
+const FOUND: &str = "PreflightFinding";
+const HEALED: &str = "PreflightFindingHealed";
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -49,6 +57,13 @@ pub struct Finding {
     pub problem: String,
     /// What to do about it.
     pub remedy: String,
+}
+
+impl Finding {
+    /// Whether both are about one thing; numbers in the problem may differ from look to look.
+    fn is_same(&self, other: &Self) -> bool {
+        (self.check, &self.remedy) == (other.check, &other.remedy)
+    }
 }
 
 impl std::fmt::Display for Finding {
@@ -99,43 +114,84 @@ pub struct Switch {
     pub encap_types: Option<String>,
 }
 
-/// What a start looks at once it can: findings become log lines and events of the node.
-#[allow(clippy::too_many_arguments)]
-pub async fn tell(
-    flags: &Flags,
-    ovs: &Ovs,
-    host: &HostNet,
-    client: &kube::Client,
-    cluster: &Cluster,
-    mut status: watch::Receiver<NodeStatus>,
-    recorder: &Recorder,
-    node: &str,
-) {
-    // What the node's steps find out, and the Subnets that say which families there are; not for ever, since what keeps
-    // them may be what is to be found.
+/// What a look at a node needs.
+#[derive(Clone)]
+pub struct Sources {
+    /// Flags.
+    pub flags: Arc<Flags>,
+    /// The switch, the host's network, watched objects, events.
+    pub plugger: Arc<Plugger>,
+    /// The API server's clock.
+    pub client: kube::Client,
+    /// The tunnel's link.
+    pub status: watch::Receiver<NodeStatus>,
+    /// Programs that may still be starting.
+    pub daemons: watch::Receiver<Daemons>,
+}
+
+/// Looks once the picture is complete: findings become log lines and events of the node. As long as there are some that
+/// may heal, it looks again, and tells of those that are gone.
+pub async fn tell(mut sources: Sources) {
+    let Sources { flags, plugger, client, status, daemons } = &mut sources;
+    // What the node's steps find out, the Subnets that say which families there are, and ovn-controller, which may start
+    // after the agent; not for ever, since what keeps them may be what is to be found.
     let known = async {
-        let chosen =
-            status.wait_for(|status| status.tunnel_interface.is_some()).await.map(|status| status.clone());
-        let mut subnets = cluster.subnets.subscribe();
+        let _ = status.wait_for(|status| status.tunnel_interface.is_some()).await;
+        let mut subnets = plugger.cluster.subnets.subscribe();
         let _ = subnets.wait_for(|subnets| subnets.synced).await;
-        chosen.ok()
+        // Its first look says whether there is anything to wait for.
+        let _ = tokio::time::timeout(FIRST_LOOK, daemons.changed()).await;
+        let _ = daemons.wait_for(|daemons| !matches!(daemons.ovn_controller, Alive::No(_))).await;
     };
-    let status = tokio::time::timeout(PATIENCE, known).await.ok().flatten();
-    let tunnel = status.and_then(|status| {
-        let (link, ip) = (status.tunnel_interface?, status.encap_ip?.parse().ok()?);
-        Some((link, ip))
-    });
-    let facts =
-        gather(&flags.cni_conf_dir, ovs, host, Some(client), tunnel, wants_ipv6(flags, cluster)).await;
-    for finding in check(&facts, flags) {
-        let text = finding.to_string();
-        if finding.severity == Severity::Fatal {
-            tracing::error!("pre-flight: {text}");
-        } else {
-            tracing::warn!("pre-flight: {text}");
+    let _ = tokio::time::timeout(PATIENCE, known).await;
+    let mut told: Vec<Finding> = Vec::new();
+    let mut pause = AGAIN;
+    loop {
+        let tunnel = {
+            let status = status.borrow_and_update();
+            let ip = status.encap_ip.as_ref().and_then(|ip| ip.parse().ok());
+            status.tunnel_interface.clone().zip(ip)
+        };
+        daemons.mark_unchanged();
+        let wants_ipv6 = wants_ipv6(flags, &plugger.cluster);
+        let (folder, host) = (&flags.cni_conf_dir, &plugger.host);
+        let facts = gather(folder, &plugger.ovs, host, Some(&*client), tunnel, wants_ipv6).await;
+        let found = check(&facts, flags);
+        for finding in found.iter().filter(|finding| !told.iter().any(|old| old.is_same(finding))) {
+            let text = finding.to_string();
+            if finding.severity == Severity::Fatal {
+                tracing::error!("pre-flight: {text}");
+            } else {
+                tracing::warn!("pre-flight: {text}");
+            }
+            record(plugger, EventType::Warning, FOUND, text);
         }
-        recorder.record(ObjectRef::node(node, node), EventType::Warning, "PreflightFinding", text);
+        for finding in told.iter().filter(|old| !found.iter().any(|finding| finding.is_same(old))) {
+            let text = format!("{}: it is well now, after: {}", finding.check, finding.problem);
+            tracing::info!("pre-flight: {text}");
+            record(plugger, EventType::Normal, HEALED, text);
+        }
+        told = found;
+        // Flags stay as they are until the next start.
+        if told.iter().all(|finding| finding.check == "flags") {
+            return;
+        }
+        let changed = async {
+            tokio::select! {
+                changed = status.changed() => changed.is_ok(),
+                changed = daemons.changed() => changed.is_ok(),
+            }
+        };
+        // A sender that is gone belongs to a process that ends.
+        if !tokio::time::timeout(pause, changed).await.unwrap_or(true) {
+            return;
+        }
+        pause = (pause * 2).min(AGAIN_AT_LAST);
     }
+}
+
+fn record(plugger: &Plugger, kind: EventType, reason: &'static str, text: String) {
+    plugger.recorder.record(ObjectRef::node(&plugger.node, &plugger.node), kind, reason, text);
 }
 
 /// Whether the join subnet has IPv6, as far as it is known.

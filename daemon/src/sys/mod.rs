@@ -4,8 +4,8 @@
 //! In: names and namespace handles. Out: plain results. What lives here:
 //! network namespaces ([`Namespace`]; entered only on short-lived helper
 //! threads, because a thread's namespace sticks to it), the ethtool ioctl
-//! (checksum offload), raw Ethernet frames (address announcements), and sysctl
-//! files of another namespace. Nothing here knows Kubernetes or OVS.
+//! (checksum offload), raw Ethernet frames (address announcements), sysctl
+//! files of another namespace, and counts of legacy packet-filter tables. Nothing here knows Kubernetes or OVS.
 #![allow(unsafe_code)]
 
 mod ethtool;
@@ -14,6 +14,7 @@ mod inotify;
 mod netns;
 mod packet;
 mod sysctl;
+mod xtables;
 
 pub use ethtool::EthtoolSocket;
 pub use frame::{ArpMessage, arp_probe, gratuitous_arp, unsolicited_neighbour_advertisement};
@@ -21,3 +22,4 @@ pub use inotify::FolderWatch;
 pub use netns::Namespace;
 pub use packet::{ArpSocket, PacketSocket};
 pub use sysctl::{SysctlOutcome, write_sysctl};
+pub use xtables::TablesSocket;

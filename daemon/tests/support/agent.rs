@@ -181,6 +181,9 @@ impl Machine {
             .arg(format!("--cni-conf-file={}", self.file("none").display()))
             .arg(format!("--cni-bin-dir={}", self.file("bin").display()))
             .env("NODE_NAME", "n1")
+            // Not there unless a test makes it: then nothing is said of ovn-controller.
+            .env("OVN_RUNDIR", self.file("ovn-run"))
+            .env_remove("OVS_RUNDIR")
             .env("WEIR_LOG", "info,daemon=debug")
             .env_remove("KUBECONFIG")
             .stdin(Stdio::null())
@@ -210,6 +213,28 @@ impl Machine {
 
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.file("agent.log")).unwrap_or_default()
+    }
+
+    /// Plays ovn-controller's control socket until the handle is dropped.
+    pub fn play_control_socket(&self) -> tokio_util::task::AbortOnDropHandle<()> {
+        let folder = self.file("ovn-run");
+        std::fs::create_dir_all(&folder).unwrap();
+        let socket = folder.join("ovn-controller.1.ctl");
+        let _ = std::fs::remove_file(&socket);
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        std::fs::write(folder.join("ovn-controller.pid"), "1\n").unwrap();
+        tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
+            let mut calls = tokio::task::JoinSet::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                calls.spawn(async move {
+                    let mut buffer = [0; 1024];
+                    while tokio::io::AsyncReadExt::read(&mut stream, &mut buffer).await.is_ok_and(|n| n > 0) {
+                        let answer = br#"{"id":0,"result":"ovn-controller 25.03.0","error":null}"#;
+                        let _ = stream.write_all(answer).await;
+                    }
+                });
+            }
+        }))
     }
 
     /// Waits until the agent says that an ADD could succeed.

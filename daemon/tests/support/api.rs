@@ -34,8 +34,10 @@ struct Objects {
     version: u64,
     /// What a watch that resumes has missed: version, plural, watch event.
     history: Vec<(u64, String, Value)>,
-    /// Events that the agent created, as `reason`.
-    reasons: Vec<String>,
+    /// Events that the agent created.
+    events: Vec<Value>,
+    /// What it asked for: plural and query of each list and watch.
+    queries: Vec<(String, String)>,
 }
 
 fn key(object: &Value) -> String {
@@ -139,7 +141,19 @@ impl FakeApi {
 
     /// Reasons of the events that the agent created.
     pub fn reasons(&self) -> Vec<String> {
-        self.0.state.lock().unwrap().reasons.clone()
+        let reason = |event: &Value| event["reason"].as_str().unwrap_or_default().to_owned();
+        self.0.state.lock().unwrap().events.iter().map(reason).collect()
+    }
+
+    /// Events that the agent created.
+    pub fn told(&self) -> Vec<Value> {
+        self.0.state.lock().unwrap().events.clone()
+    }
+
+    /// Queries of lists and watches of a kind.
+    pub fn queries(&self, plural: &str) -> Vec<String> {
+        let state = self.0.state.lock().unwrap();
+        state.queries.iter().filter(|(of, _)| of == plural).map(|(_, query)| query.clone()).collect()
     }
 
     /// Writes that the agent made, events apart.
@@ -148,7 +162,8 @@ impl FakeApi {
     }
 
     fn list(&self, plural: &str, query: &str) -> Response {
-        let state = self.0.state.lock().unwrap();
+        let mut state = self.0.state.lock().unwrap();
+        state.queries.push((plural.to_owned(), query.to_owned()));
         if query.split('&').any(|pair| pair == "watch=true" || pair == "watch=1") {
             let (receiver, plural) = (self.0.events.subscribe(), plural.to_owned());
             let from: u64 = query
@@ -205,7 +220,6 @@ async fn patch_node(State(api): State<FakeApi>, Path(name): Path<String>, body: 
 
 async fn create_event(State(api): State<FakeApi>, body: Bytes) -> Response {
     let event: Value = serde_json::from_slice(&body).unwrap();
-    let reason = event["reason"].as_str().unwrap_or_default().to_owned();
-    api.0.state.lock().unwrap().reasons.push(reason);
+    api.0.state.lock().unwrap().events.push(event.clone());
     (StatusCode::CREATED, axum::Json(event)).into_response()
 }

@@ -84,7 +84,9 @@ pub fn start_vswitchd(namespace: &Namespace, server: &Server) -> Process {
     let log = std::fs::File::create(directory.join("vswitchd.log")).unwrap();
     command
         .arg(format!("unix:{}", server.socket().display()))
-        .arg(format!("--unixctl={}", directory.join("vswitchd.ctl").display()))
+        // With its control socket beside it, named by the pid, where the agent looks.
+        .arg(format!("--pidfile={}", directory.join("ovs-vswitchd.pid").display()))
+        .arg("--overwrite-pidfile")
         .arg("--no-chdir")
         .stdout(Stdio::null())
         .stderr(log);

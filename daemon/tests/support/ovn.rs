@@ -15,7 +15,8 @@ pub struct Ovn {
     northbound: Session,
     switch: Uuid,
     // Ended in this order.
-    _processes: Vec<Process>,
+    pub controller: Option<Process>,
+    _northd: Process,
     _databases: [Server; 2],
 }
 
@@ -51,6 +52,24 @@ fn switch(name: &str, networks: [&str; 2], mac: &str, ports: &[Uuid]) -> (Vec<Op
     (operations, switch, router_port)
 }
 
+/// Starts ovn-controller in the machine's namespace, with its pid file and control socket where the agent looks.
+pub fn start_controller(machine: &Machine) -> Process {
+    let root = Root::from_env().unwrap();
+    // It looks for br-int's management socket where ovs-vswitchd runs.
+    let directory = machine.server.directory().to_owned();
+    let run = machine.file("ovn-run");
+    std::fs::create_dir_all(&run).unwrap();
+    let mut controller = root.command("usr/bin/ovn-controller", &directory).unwrap();
+    controller
+        .arg(format!("unix:{}", machine.server.socket().display()))
+        .arg(format!("--pidfile={}", run.join("ovn-controller.pid").display()))
+        .arg("--overwrite-pidfile")
+        .env("OVN_RUNDIR", &run)
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(directory.join("ovn-controller.log")).unwrap());
+    Process(machine.namespace.run(move || controller.spawn()).unwrap().unwrap())
+}
+
 impl Ovn {
     /// Starts everything; ovn-controller in the machine's namespace.
     pub async fn start(machine: &Machine) -> Self {
@@ -71,15 +90,7 @@ impl Ovn {
         let ids = [("ovn-remote", remote.as_str()), ("ovn-encap-type", "geneve")];
         let ids = ids.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         machine.ovs.apply(|view| plan::set_root_external_ids(view, &ids)).await.unwrap();
-        // It looks for br-int's management socket where ovs-vswitchd runs.
-        let directory = machine.server.directory().to_owned();
-        let mut controller = root.command("usr/bin/ovn-controller", &directory).unwrap();
-        controller
-            .arg(unix(&machine.server))
-            .arg(format!("--unixctl={}", directory.join("ovn-controller.ctl").display()))
-            .stdout(Stdio::null())
-            .stderr(std::fs::File::create(directory.join("ovn-controller.log")).unwrap());
-        let controller = Process(machine.namespace.run(move || controller.spawn()).unwrap().unwrap());
+        let controller = start_controller(machine);
 
         let mut options = Options::new(vec![north.endpoint()], "OVN_Northbound");
         options = options.table("Logical_Switch", ["name"]);
@@ -111,7 +122,8 @@ impl Ovn {
         Self {
             northbound,
             switch: pod_switch,
-            _processes: vec![controller, northd],
+            controller: Some(controller),
+            _northd: northd,
             _databases: [north, south],
         }
     }
