@@ -218,6 +218,9 @@ pub enum Kind {
     StatefulSet,
     Deployment,
     Nad,
+    VirtualMachine,
+    VirtualMachineInstance,
+    Migration,
     /// A kind of kubeovn.io that this version does not act on yet, by plural.
     Other(&'static str),
 }
@@ -259,6 +262,9 @@ impl fmt::Display for ObjectRef {
             Kind::StatefulSet => "StatefulSet",
             Kind::Deployment => "Deployment",
             Kind::Nad => "NetworkAttachmentDefinition",
+            Kind::VirtualMachine => "VirtualMachine",
+            Kind::VirtualMachineInstance => "VirtualMachineInstance",
+            Kind::Migration => "VirtualMachineInstanceMigration",
         };
         if self.namespace.is_empty() {
             write!(f, "{kind} {}", self.name)

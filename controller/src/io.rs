@@ -41,6 +41,10 @@ pub struct Config {
     pub enable_lb: bool,
     /// `--enable-ecmp`.
     pub enable_ecmp: bool,
+    /// `--keep-vm-ip`: ports of virtual machines have the machine's name, and stay with it.
+    pub keep_vm_ip: bool,
+    /// `--enable-live-migration-optimize`.
+    pub live_migration: bool,
     /// `--enable-port-security`: ports of pods accept only their own addresses, unless
     /// the pod opts out.
     pub port_security: bool,

@@ -235,6 +235,33 @@ pub struct Nad {
     pub kind: NadKind,
 }
 
+/// A VirtualMachine or VirtualMachineInstance of KubeVirt.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Metadata.
+    pub meta: Meta,
+    /// `status.nodeName` of an instance: where the machine runs.
+    pub node: Arc<str>,
+    /// Annotations that its next pod will have.
+    pub template: StringMap,
+    /// Networks of Multus that it has: name of the network in the spec, and what it
+    /// refers to as `<namespace>/<name>`.
+    pub networks: Vec<(Arc<str>, Arc<str>)>,
+}
+
+/// A VirtualMachineInstanceMigration of KubeVirt.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Migration {
+    /// Metadata.
+    pub meta: Meta,
+    /// `spec.vmiName`.
+    pub instance: Arc<str>,
+    /// `status.phase`.
+    pub phase: Arc<str>,
+    /// `status.migrationState.sourceNode`.
+    pub source: Arc<str>,
+}
+
 /// An object of a kind that this version does not act on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Other {
@@ -261,6 +288,9 @@ pub enum Object {
     /// [`Kind::StatefulSet`] or [`Kind::Deployment`].
     Workload(Kind, Arc<Workload>),
     Nad(Arc<Nad>),
+    /// [`Kind::VirtualMachine`] or [`Kind::VirtualMachineInstance`].
+    Machine(Kind, Arc<Machine>),
+    Migration(Arc<Migration>),
     Other(&'static str, Arc<Other>),
 }
 
@@ -278,6 +308,8 @@ impl Object {
             Self::Vip(o) => &o.meta,
             Self::Workload(_, o) => &o.meta,
             Self::Nad(o) => &o.meta,
+            Self::Machine(_, o) => &o.meta,
+            Self::Migration(o) => &o.meta,
             Self::Other(_, o) => &o.meta,
         }
     }
@@ -317,6 +349,8 @@ impl Object {
             Self::Vip(_) => Kind::Vip,
             Self::Workload(kind, _) => *kind,
             Self::Nad(_) => Kind::Nad,
+            Self::Machine(kind, _) => *kind,
+            Self::Migration(_) => Kind::Migration,
             Self::Other(plural, _) => Kind::Other(plural),
         }
     }

@@ -60,7 +60,12 @@ impl UnitKey {
             Kind::Ip => Self::Ip(name),
             Kind::IpPool => Self::IpPool(name),
             Kind::Vip => Self::Vip(name),
-            Kind::StatefulSet | Kind::Deployment | Kind::Nad => return None,
+            Kind::StatefulSet
+            | Kind::Deployment
+            | Kind::Nad
+            | Kind::VirtualMachine
+            | Kind::VirtualMachineInstance
+            | Kind::Migration => return None,
             Kind::Other(plural) => Self::Other(plural, object.namespace.clone(), name),
         })
     }
@@ -87,6 +92,41 @@ pub struct PodView {
     pub kept: StringMap,
     /// It names networks beside the default one, or has been on some.
     pub networks: bool,
+}
+
+impl PodView {
+    /// The virtual machine that the pod runs and whose name its ports have (flag
+    /// `--keep-vm-ip`).
+    pub fn machine(&self, config: &crate::io::Config) -> Option<&Arc<str>> {
+        let (kind, name) = self.owner.as_ref()?;
+        (config.keep_vm_ip && &**kind == INSTANCE).then_some(name)
+    }
+}
+
+/// Owner kind of a pod that runs a virtual machine.
+pub const INSTANCE: &str = "VirtualMachineInstance";
+/// `spec.podType` of a virtual machine's IP objects.
+pub const MACHINE: &str = "VirtualMachine";
+
+/// Where a port may be bound (contract §3.6).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// Wherever its interface is.
+    #[default]
+    Free,
+    /// On this node only.
+    Fixed(Arc<str>),
+    /// On both, the second of which takes over with the first packet that its guest sends.
+    Moving(Arc<str>, Arc<str>),
+}
+
+/// Projection of a virtual machine: which of its pods counts, and where it moves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MachineView {
+    /// The pod in which the guest runs; its ports are as that pod asks.
+    pub active: Arc<str>,
+    /// Where its ports may be bound.
+    pub placement: Placement,
 }
 
 /// Projection of a node.
@@ -336,6 +376,8 @@ pub enum Selecting {
     Gateways(Arc<str>),
     /// A Vpc, the hosts of its BFD port.
     Bfd(Arc<str>),
+    /// Whoever has external networks: gateway nodes, by their label.
+    External,
 }
 
 /// Reads of compile. Implemented by the engine; every call is recorded.
@@ -383,6 +425,8 @@ pub trait View {
     /// UID of the IP object of that name that exists while no port needs it, or
     /// while it is being deleted.
     fn orphan_ip(&self, name: &str) -> Option<Arc<str>>;
+    /// A virtual machine that has pods.
+    fn machine(&self, namespace: &str, name: &str) -> Option<Arc<MachineView>>;
     /// Interfaces of a pod that names networks.
     fn interfaces(&self, namespace: &str, name: &str) -> Option<Arc<Interfaces>>;
     /// An IPPool.

@@ -238,6 +238,51 @@ async fn a_kind_that_is_not_installed_is_tolerated_and_found_later() {
     assert!(listed(rig.next().await).is_empty(), "with its kind, an object is gone");
 }
 
+/// KubeVirt is not there, then it is, then it goes.
+#[tokio::test(start_paused = true)]
+async fn kinds_of_kubevirt_are_looked_for_by_discovery() {
+    let machines = "/apis/kubevirt.io/v1/virtualmachines";
+    let kind = Kind::VirtualMachine;
+    let api = FakeApi::new();
+    // Whoever has no KubeVirt has no role for it either.
+    api.faults(Faults { forbid: Some("/virtualmachines".to_owned()), ..Faults::default() });
+    let mut rig = Rig::start(api, &[kind]);
+    assert!(listed(rig.next().await).is_empty());
+    rig.silent_for(Duration::from_secs(100)).await;
+    let status = rig.status(kind);
+    assert!(status.loaded && status.absent && status.problem.is_none() && status.failures == 0, "{status:?}");
+    let asked = rig.api.requests();
+    assert!(asked.iter().all(|request| request == "GET /apis/kubevirt.io/v1"), "{asked:?}");
+    assert!((9..=12).contains(&asked.len()), "every ten seconds: {}", asked.len());
+    // Another kind of the group comes first.
+    rig.api.install("/apis/kubevirt.io/v1/kubevirts");
+    rig.silent_for(Duration::from_secs(30)).await;
+    rig.api.install(machines);
+    rig.silent_for(Duration::from_secs(30)).await;
+    let problem = rig.status(kind).problem.unwrap();
+    assert!(problem.contains("ClusterRole"), "what one may not see is not taken for empty: {problem}");
+    rig.api.faults(Faults::default());
+    rig.api
+        .create("/apis/kubevirt.io/v1/namespaces/web/virtualmachines", json!({"metadata": {"name": "vm"}}));
+    let healed = tokio::time::Instant::now();
+    // Whichever comes first, the list or the machine.
+    while rig.status(kind).objects == 0 {
+        rig.next().await;
+    }
+    assert!(healed.elapsed() <= Duration::from_secs(10));
+    assert!(!rig.status(kind).absent && rig.status(kind).problem.is_none());
+    // A server that forgets the kind for a moment (it starts, or is upgraded) takes nothing away.
+    rig.api.uninstall(machines);
+    rig.api.compact();
+    rig.silent_for(Duration::from_secs(30)).await;
+    assert_eq!(rig.status(kind).objects, 1);
+    rig.api.install(machines);
+    assert_eq!(listed(rig.next().await), names(&["vm"]));
+    rig.api.uninstall(machines);
+    rig.api.compact();
+    assert!(listed(rig.next().await).is_empty(), "after a minute its objects are gone with it");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_is_needed_is_never_taken_for_empty() {
     let api = FakeApi::new();

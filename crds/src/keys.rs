@@ -30,6 +30,8 @@ pub fn provider_network_key(network: &str, name: &str) -> String {
 pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
 /// Pod: the network that replaces the default one (Multus).
 pub const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
+/// Pod: the migration (KubeVirt) whose target it is.
+pub const MIGRATION_JOB: &str = "kubevirt.io/migrationJobName";
 
 macro_rules! keys {
     ($($(#[$meta:meta])* $name:ident = $key:literal;)*) => {

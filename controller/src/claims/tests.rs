@@ -37,7 +37,8 @@ fn only_rows_of_our_classes_are_claimed() {
     for row in &legacy.rows {
         let stored = replica.row(row.table, &row.uuid).unwrap_or_else(|| panic!("{row:?} is gone"));
         let Some(table) = table(row.table) else {
-            assert_eq!(row.class, Class::Foreign, "{row:?}");
+            // Sessions of BFD go with their port, unclaimed.
+            assert!(row.class == Class::Foreign || row.table == "BFD", "{row:?}");
             continue;
         };
         let claimed = claim(&config, table, stored, holder(&parent(&replica, row.uuid)));

@@ -23,6 +23,8 @@ pub(super) struct Builder {
     updates: BTreeMap<(Table, Uuid), BTreeMap<&'static str, Value>>,
     mutations: BTreeMap<(Table, Uuid), BTreeMap<&'static str, Mutation>>,
     deletes: BTreeSet<(Table, Uuid)>,
+    /// Router ports that go, whose BFD sessions have to go along.
+    ports: BTreeSet<String>,
 }
 
 impl Builder {
@@ -33,7 +35,7 @@ impl Builder {
 
     /// Operations so far.
     pub(super) fn operations_len(&self) -> usize {
-        self.inserts.len() + self.updates.len() + self.mutations.len() + self.deletes.len()
+        self.inserts.len() + self.updates.len() + self.mutations.len() + self.deletes.len() + self.ports.len()
     }
 
     /// A new row.
@@ -44,6 +46,13 @@ impl Builder {
     /// A root row goes, with everything that only it holds.
     pub(super) fn delete(&mut self, table: Table, uuid: Uuid) {
         self.deletes.insert((table, uuid));
+    }
+
+    /// A router port goes. BFD sessions name their port and are held by nothing; northd
+    /// (25.03) ends with a segmentation fault on one whose port is not there, and again at
+    /// each start. So they go in the same transaction, whoever made them.
+    pub(super) fn end_sessions(&mut self, port: &str) {
+        self.ports.insert(port.to_owned());
     }
 
     /// A column changes.
@@ -121,6 +130,9 @@ impl Builder {
         }
         for (table, uuid) in self.deletes {
             operations.push(Operation::delete(table.name()).by_uuid(uuid).build());
+        }
+        for port in self.ports {
+            operations.push(Operation::delete("BFD").by("logical_port", port).build());
         }
         operations
     }

@@ -363,6 +363,7 @@ impl Planner<'_> {
 
     fn stray(&mut self, table: Table, uuid: Uuid) {
         self.current.rows += 1;
+        self.end_sessions(table, uuid);
         let parents = self.commit.index.parents(&uuid).to_vec();
         if parents.is_empty() && self.commit.index.row(table, &uuid).is_some() {
             self.current.builder.delete(table, uuid);
@@ -370,6 +371,26 @@ impl Planner<'_> {
         for (holder, parent) in parents {
             if let Some(column) = child_column(holder, table) {
                 self.current.builder.drop_reference(holder, parent, column, uuid);
+            }
+        }
+    }
+
+    /// BFD sessions of the router ports that go with a row.
+    fn end_sessions(&mut self, table: Table, uuid: Uuid) {
+        let index = &self.commit.index;
+        let ports: Vec<Uuid> = match table {
+            Table::LogicalRouterPort => vec![uuid],
+            Table::LogicalRouter => {
+                let row = index.row(table, &uuid);
+                row.and_then(|row| row.get("ports")).into_iter().flat_map(Value::set_uuids).collect()
+            }
+            _ => return,
+        };
+        let rows = ports.iter().filter_map(|port| index.row(Table::LogicalRouterPort, port));
+        let names: Vec<String> = rows.filter_map(|row| row.str("name")).map(str::to_owned).collect();
+        for name in names {
+            if !self.desired.states(&RowKey::new(Table::LogicalRouterPort, &*name)) {
+                self.current.builder.end_sessions(&name);
             }
         }
     }

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crds::{keys, names};
 use ovsdb::Value;
 
 use super::rows;
@@ -53,11 +54,16 @@ pub(super) fn compile(view: &dyn View, port: &Arc<str>) -> Facts {
 fn row(kept: &KeptView, lease: &Lease, facts: &mut Facts) {
     let switch = RowKey::new(Table::LogicalSwitch, &*lease.subnet);
     let id = format!("{}/{}", kept.namespace, kept.pod);
+    let mut ids = vec![("ls", &*lease.subnet), ("pod", &*id)];
+    let base = names::pod_port(&kept.pod, &kept.namespace, keys::DEFAULT_PROVIDER);
+    let provider = lease.port.strip_prefix(&*base).and_then(|rest| rest.strip_prefix('.'));
+    ids.extend(provider.map(|provider| ("provider", provider)));
     rows::named(Table::LogicalSwitchPort, &lease.port, switch, "ports")
         .whole("type", Value::string(""))
         .initial("addresses", Value::strings([rows::port_address(lease)]))
-        // The next pod's port is armed anew.
+        // The next pod's port is armed anew, and a machine starts on any node, wherever a
+        // migration has left it.
         .column("options", Column::map_without([] as [(&str, &str); 0], rows::ACTIVATION))
-        .ids(&[("ls", &*lease.subnet), ("pod", &*id)])
+        .ids(&ids)
         .add(facts);
 }

@@ -14,22 +14,78 @@ use crds::{keys, names};
 use ovsdb::Value;
 
 use super::{dhcp, rows};
-use crate::facts::{EventFact, Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey, Table};
+use crate::facts::{Column, EventFact, Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey, Table};
 use crate::io::Config;
-use crate::ipam::is_machine;
-use crate::view::{Interface, Lease, LeaseState, PodView, SubnetView, View};
+use crate::view::{
+    INSTANCE, Interface, Interfaces, Lease, LeaseState, MACHINE, Placement, PodView, SubnetView, View,
+};
 use crate::wishes;
 use crate::world::details;
 
 /// One interface as the functions below see it.
 struct Nic<'a> {
     namespace: &'a Arc<str>,
+    /// Whose name the port has: the pod's, or that of the machine that it runs.
     name: &'a Arc<str>,
     pod: &'a PodView,
+    /// The pod as which the port is: of a machine the one in which the guest runs.
+    serving: &'a PodView,
+    machine: Option<&'a Machine>,
     /// `ovn` for the default one.
     provider: &'a str,
     /// A port of OVN.
     ovn: bool,
+}
+
+/// A virtual machine whose ports several pods share, while it moves between nodes. Each
+/// of its pods states the same about them, so that none is told its address before the
+/// port is as it has to be.
+struct Machine {
+    name: Arc<str>,
+    /// The pod in which the guest runs.
+    pod: Arc<PodView>,
+    /// Its interfaces, if that is another pod.
+    interfaces: Option<Arc<Interfaces>>,
+    placement: Placement,
+}
+
+impl Machine {
+    fn of(view: &dyn View, namespace: &str, name: &str, pod: &Arc<PodView>) -> Option<Self> {
+        let machine = pod.machine(view.config())?.clone();
+        let seen = view.machine(namespace, &machine).unwrap_or_default();
+        let other = Some(&*seen.active).filter(|active| !active.is_empty() && *active != name);
+        let serving = other.and_then(|active| view.pod(namespace, active));
+        let networks = serving.as_ref().is_some_and(|serving| serving.networks);
+        Some(Self {
+            name: machine,
+            interfaces: other.filter(|_| networks).and_then(|active| view.interfaces(namespace, active)),
+            pod: serving.unwrap_or_else(|| pod.clone()),
+            placement: seen.placement.clone(),
+        })
+    }
+
+    /// The pod as which one of its ports is, given the pod that asks.
+    fn serving(&self, provider: &str, own: &PodView) -> PodView {
+        let interfaces = self.interfaces.iter().flat_map(|interfaces| &interfaces.list);
+        let found = interfaces.into_iter().find(|interface| &*interface.provider == provider);
+        found.map_or_else(
+            || own.clone(),
+            |interface| PodView { requests: interface.requests.clone(), ..(*self.pod).clone() },
+        )
+    }
+}
+
+/// Where a machine's port may be bound (contract §3.6).
+pub(super) fn placed(placement: &Placement) -> Column {
+    const CHASSIS: &str = "requested-chassis";
+    const ACTIVATION: &str = "activation-strategy";
+    match placement {
+        Placement::Free => Column::map_without([] as [(&str, &str); 0], [CHASSIS, ACTIVATION]),
+        Placement::Fixed(node) => Column::map_without([(CHASSIS, &**node)], [ACTIVATION]),
+        Placement::Moving(from, to) => {
+            Column::keys([(CHASSIS, &*format!("{from},{to}")), (ACTIVATION, "rarp")])
+        }
+    }
 }
 
 pub(super) fn compile(view: &dyn View, namespace: &Arc<str>, name: &Arc<str>) -> Facts {
@@ -40,21 +96,15 @@ pub(super) fn compile(view: &dyn View, namespace: &Arc<str>, name: &Arc<str>) ->
     let mut told = Vec::new();
     // It has one interface less.
     let updated = interfaces.as_ref().is_some_and(|interfaces| !interfaces.stale.is_empty());
+    let machine = Machine::of(view, namespace, name, &pod);
+    let machine = machine.as_ref();
+    let name = machine.map_or(name, |machine| &machine.name);
     if interfaces.as_ref().is_none_or(|interfaces| interfaces.default) {
-        let machine = pod.owner.as_ref().filter(|(kind, _)| is_machine(kind)).map(|(_, machine)| machine);
         let port = names::pod_port(name, namespace, keys::DEFAULT_PROVIDER);
-        match machine {
-            Some(machine) => {
-                refusal(view, &object, &pod, &port, &mut facts);
-                let port = names::pod_port(machine, namespace, keys::DEFAULT_PROVIDER);
-                facts.keeps.push(Keep::Row(RowKey::new(Table::LogicalSwitchPort, port)));
-            }
-            None => {
-                let provider = keys::DEFAULT_PROVIDER;
-                let nic = Nic { namespace, name, pod: &pod, provider, ovn: true };
-                told.extend(interface(view, &object, &nic, &port, &mut facts));
-            }
-        }
+        let serving = machine.map_or(&*pod, |machine| &*machine.pod);
+        let provider = keys::DEFAULT_PROVIDER;
+        let nic = Nic { namespace, name, pod: &pod, serving, machine, provider, ovn: true };
+        told.extend(interface(view, &object, &nic, &port, &mut facts));
     }
     if let Some(interfaces) = &interfaces {
         if let Some(problem) = &interfaces.problem {
@@ -63,7 +113,9 @@ pub(super) fn compile(view: &dyn View, namespace: &Arc<str>, name: &Arc<str>) ->
         for Interface { provider, port, ovn, requests } in &interfaces.list {
             // Requests of an interface stand under the keys of the default one.
             let pod = PodView { requests: requests.clone(), ..(*pod).clone() };
-            let nic = Nic { namespace, name, pod: &pod, provider, ovn: *ovn };
+            let shared = machine.map(|machine| machine.serving(provider, &pod));
+            let serving = shared.as_ref().unwrap_or(&pod);
+            let nic = Nic { namespace, name, pod: &pod, serving, machine, provider, ovn: *ovn };
             told.extend(interface(view, &object, &nic, port, &mut facts));
         }
         if !interfaces.stale.is_empty() {
@@ -109,24 +161,26 @@ fn interface(
         facts.keeps.push(Keep::Row(RowKey::new(Table::LogicalSwitchPort, &*lease.port)));
         return None;
     };
-    let placed = !pod.node.is_empty() && view.node(&pod.node).is_some();
+    let known = |pod: &PodView| !pod.node.is_empty() && view.node(&pod.node).is_some();
+    let (placed, serving) = (known(pod), nic.serving);
     if nic.ovn {
         logical_port(view, nic, &subnet, &lease, facts);
         if let Some(problem) = wishes::problem(&pod.requests) {
             // One that has its address already: it goes on without.
             rows::warning(facts, object, &pod.uid, "ValidatePodNetworkFailed", &problem);
         }
-        if placed {
+        if known(serving) {
             let own = north_gateway(view.config(), nic, &subnet, &lease, facts);
-            memberships(view.config(), pod, &subnet, &lease, own, facts);
+            memberships(view.config(), serving, &subnet, &lease, own, facts);
         }
     }
+    let pod_type = serving.owner.as_ref().map_or("", |(kind, _)| kind);
     let owner = rows::IpOwner {
         namespace: nic.namespace,
         pod: nic.name,
-        pod_type: pod.owner.as_ref().map_or("", |(kind, _)| kind),
-        node: &pod.node,
-        annotations: &pod.kept,
+        pod_type: if pod_type == INSTANCE { MACHINE } else { pod_type },
+        node: &serving.node,
+        annotations: &serving.kept,
     };
     facts.kube.push(KubeFact {
         object: ObjectRef::cluster(Kind::Ip, lease.port.clone()),
@@ -143,7 +197,7 @@ fn interface(
 }
 
 fn logical_port(view: &dyn View, nic: &Nic<'_>, subnet: &SubnetView, lease: &Lease, facts: &mut Facts) {
-    let pod = nic.pod;
+    let pod = nic.serving;
     let on = |key: &str| pod.requests.get(key).is_some_and(|value| &**value == "true");
     let address = rows::port_address(lease);
     let vips: Vec<&str> = pod
@@ -184,7 +238,9 @@ fn logical_port(view: &dyn View, nic: &Nic<'_>, subnet: &SubnetView, lease: &Lea
     for (column, refs) in dhcp {
         row = row.column(column, refs);
     }
-    if pod.requests.get(keys::ACTIVATION_STRATEGY).is_some_and(|text| !text.trim().is_empty())
+    if let Some(machine) = nic.machine {
+        row = row.column("options", placed(&machine.placement));
+    } else if pod.requests.get(keys::ACTIVATION_STRATEGY).is_some_and(|text| !text.trim().is_empty())
         && !pod.node.is_empty()
     {
         let [chassis, strategy] = rows::ACTIVATION;
@@ -263,6 +319,9 @@ fn annotations(view: &dyn View, nic: &Nic<'_>, subnet: &SubnetView, lease: &Leas
         values.insert(key(keys::LOGICAL_SWITCH), lease.subnet.clone());
         values.insert(key(keys::LOGICAL_ROUTER), subnet.spec.vpc.as_str().into());
         values.insert(key(keys::POD_NIC_TYPE), kind);
+    }
+    if let Some(machine) = nic.machine {
+        values.insert(key(keys::VIRTUAL_MACHINE), machine.name.clone());
     }
     // Another CNI's interface has no route stage (contract §2.1).
     let marker = if placed && nic.ovn { keys::ROUTED } else { keys::ALLOCATED };

@@ -136,7 +136,12 @@ impl Core {
 
     fn leases_of(&self, object: &ObjectRef) -> Value {
         let port = match object.kind {
-            Kind::Pod => crds::names::pod_port(&object.name, &object.namespace, crds::keys::DEFAULT_PROVIDER),
+            Kind::Pod => {
+                let pod = self.world.pod(&object.namespace, &object.name);
+                let machine = pod.as_ref().and_then(|pod| pod.machine(self.world.config()));
+                let base = machine.unwrap_or(&object.name);
+                crds::names::pod_port(base, &object.namespace, crds::keys::DEFAULT_PROVIDER)
+            }
             Kind::Node => crds::names::node_port(&object.name),
             Kind::Ip => object.name.to_string(),
             _ => return Value::Null,

@@ -10,8 +10,8 @@ use ovsdb::Schema;
 use crate::facts::RowKey;
 use crate::io::Config;
 use crate::view::{
-    Interfaces, IpPoolView, KeptView, LeaseState, NodeGate, NodeView, Overlay, PodView, PoolUsage, Selecting,
-    SubnetView, Usage, View, VipView, VpcView,
+    Interfaces, IpPoolView, KeptView, LeaseState, MachineView, NodeGate, NodeView, Overlay, PodView,
+    PoolUsage, Selecting, SubnetView, Usage, View, VipView, VpcView,
 };
 use crate::world::{ReadKey, World};
 
@@ -125,6 +125,10 @@ impl View for Recorder<'_> {
     fn other(&self, plural: &'static str, namespace: &str, name: &str) -> Option<Arc<str>> {
         self.note(ReadKey::Other(plural, namespace.into(), name.into()));
         self.world.other(plural, namespace, name)
+    }
+    fn machine(&self, namespace: &str, name: &str) -> Option<Arc<MachineView>> {
+        self.note(ReadKey::Machine(namespace.into(), name.into()));
+        self.world.machine(namespace, name)
     }
     fn interfaces(&self, namespace: &str, name: &str) -> Option<Arc<Interfaces>> {
         self.note(ReadKey::Interfaces(namespace.into(), name.into()));

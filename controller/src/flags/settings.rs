@@ -202,6 +202,8 @@ fn core_config(flags: &Flags) -> Result<Config, SettingError> {
         pod_nic_type: text("pod-nic-type"),
         enable_lb: flags.bool("enable-lb"),
         enable_ecmp: flags.bool("enable-ecmp"),
+        keep_vm_ip: flags.bool("keep-vm-ip"),
+        live_migration: flags.bool("enable-live-migration-optimize"),
         port_security: flags.bool("enable-port-security"),
         ls_dnat_mod_dl_dst: flags.bool("ls-dnat-mod-dl-dst"),
         ls_ct_skip_dst_lport_ips: flags.bool("ls-ct-skip-dst-lport-ips"),

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use ovsdb::{Row, Value as Column};
 use serde_json::{Value, json};
 
-use super::{cluster, lead, pod, restart};
+use super::{cluster, kube_ovn, lead, pod, restart};
 use crate::claims::legacy::{Class, Legacy};
 use crate::compile::tests::fake::Families;
-use crate::facts::Kind;
+use crate::facts::{Kind, ObjectRef};
 use crate::sim::{Api, Bench};
 
 /// The objects of the worked example as Kube-OVN writes them, and some of other
@@ -253,4 +253,100 @@ fn an_owned_row_that_differs_is_repaired_and_nothing_else() {
         .build()]);
     lead(&mut bench, Families::V4);
     check(&bench, &legacy);
+}
+
+fn kind_of(name: &str) -> Kind {
+    match name {
+        "Namespace" => Kind::Namespace,
+        "Node" => Kind::Node,
+        "Pod" => Kind::Pod,
+        "StatefulSet" => Kind::StatefulSet,
+        "NetworkAttachmentDefinition" => Kind::Nad,
+        "VirtualMachine" => Kind::VirtualMachine,
+        "VirtualMachineInstance" => Kind::VirtualMachineInstance,
+        "Vpc" => Kind::Vpc,
+        "Subnet" => Kind::Subnet,
+        "IP" => Kind::Ip,
+        "IPPool" => Kind::IpPool,
+        "Vip" => Kind::Vip,
+        other => panic!("no kind {other}"),
+    }
+}
+
+/// What differs between two rows: `<table>.<column>`, of maps each key.
+fn differences(before: &Row, after: &Row, found: &mut BTreeSet<String>) {
+    let table = before.table();
+    for (column, old) in before.columns() {
+        let new = after.get(column).unwrap();
+        if old == new {
+            continue;
+        }
+        if old.as_map().is_none() {
+            found.insert(format!("{table}.{column}: {old:?} is now {new:?}"));
+            continue;
+        }
+        let pairs = |value: &Column| -> BTreeSet<(String, String)> {
+            value.map_strings().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+        };
+        let keys =
+            pairs(old).symmetric_difference(&pairs(new)).map(|(key, _)| key.clone()).collect::<Vec<_>>();
+        found.extend(keys.into_iter().map(|key| format!("{table}.{column}:{key}")));
+    }
+}
+
+/// The take-over of everything that this version acts on: pools, Vips, peerings, routes,
+/// BFD ports, shared gateways, sets, machines, attachments.
+#[test]
+fn what_kube_ovn_left_is_taken_over_as_it_is() {
+    let mut bench = Bench::new(7);
+    for (kind, namespace, name, body) in kube_ovn::objects() {
+        let object = ObjectRef::namespaced(kind_of(kind), namespace, name);
+        bench.api.create(&object, body).unwrap();
+    }
+    bench.db.must(&kube_ovn::rows(true));
+    let before = bench.db.replica();
+    bench.api.writes.clear();
+    lead(&mut bench, Families::V4);
+    assert!(bench.core().quiet(), "{}", bench.core().status());
+    let after = bench.db.replica();
+    let (mut found, mut gone) = (BTreeSet::new(), Vec::new());
+    for table in before.tables() {
+        for row in table.rows() {
+            match after.row(table.name(), &row.uuid) {
+                Some(now) => differences(row, now, &mut found),
+                None => gone.push(row.clone()),
+            }
+        }
+    }
+    // Deviation D40, and nothing else.
+    let prefixes: Vec<_> = gone.iter().map(|row| (&**row.table(), row.str("ip_prefix"))).collect();
+    assert_eq!(prefixes, [("Logical_Router_Static_Route", Some("10.50.0.0/24"))]);
+    found.retain(|difference| !difference.starts_with("Logical_Router.static_routes"));
+    let listed = [
+        "Logical_Router_Static_Route.external_ids:weir-route",
+        "Logical_Switch_Port.external_ids:provider",
+        "Logical_Switch_Port.external_ids:vip",
+        "NB_Global.external_ids:kube-ovn-version",
+        "NB_Global.external_ids:weir-epoch",
+        "NB_Global.options:northd-backoff-interval-ms",
+    ];
+    assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), listed);
+    for table in after.tables() {
+        let new: Vec<_> = table.rows().filter(|row| before.row(table.name(), &row.uuid).is_none()).collect();
+        assert!(new.is_empty(), "made without need: {new:?}");
+    }
+    // Pods, nodes, namespaces, records: nobody writes to them.
+    let quiet = [" Pod ", " Node ", " Namespace ", " IP ", "create ", "delete "];
+    let writes = bench.api.writes.iter().filter(|write| quiet.iter().any(|word| write.contains(word)));
+    assert_eq!(writes.collect::<Vec<_>>(), Vec::<&String>::new());
+    for object in bench.api.names(Kind::Subnet).into_iter().chain(bench.api.names(Kind::Vpc)) {
+        let (status, _, message) = super::condition(&bench, &object, "Ready").expect("a condition");
+        assert_eq!(status, "True", "{object}: {message}");
+    }
+    // And once more: silence.
+    bench.api.writes.clear();
+    let second = restart(&mut bench, Families::V4);
+    bench.pass(60_000);
+    assert_eq!(bench.processes[second].transactions.len(), 1);
+    assert_eq!(bench.api.writes, Vec::<String>::new());
 }

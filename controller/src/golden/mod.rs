@@ -6,12 +6,14 @@
 //! `networks` are subnets and VPCs, `walls` who enters them, `multicast` who listens;
 //! `mishaps` are users' mistakes, and what must
 //! survive them; `events` is what all are told; `requests` are what pods may ask for, `ports` beside an address, `pools` where from, `retention`
-//! for how long, `vips` for whom.
+//! for how long, `vips` for whom; `machines` are virtual machines.
 
 mod adoption;
 mod attachments;
 mod database;
 mod events;
+mod kube_ovn;
+mod machines;
 mod mishaps;
 mod multicast;
 mod networks;

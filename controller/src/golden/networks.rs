@@ -626,3 +626,75 @@ fn a_subnet_that_cannot_be_read_is_not_let_go_while_pods_run_on_it_not_even_afte
     assert!(bench.api.get(&subnet("s")).is_none());
     assert!(!names(&bench, "Logical_Switch").contains(&"s".to_owned()));
 }
+
+/// What external networks need and is not there is said by name, and goes as it comes.
+#[test]
+fn an_external_network_says_what_it_lacks() {
+    let mut bench = two_nodes();
+    let spec = json!({ "enableExternal": true, "extraExternalSubnets": ["wan"], "enableBfd": true });
+    add(&mut bench, &vpc("blue"), spec);
+    let said = |bench: &Bench| status(bench, &vpc("blue"), "Ready");
+    let has = |bench: &Bench, words: &[&str]| {
+        let said = said(bench);
+        assert!(words.iter().all(|word| said.contains(word)), "{words:?} in {said}");
+        assert!(said.starts_with("False NotYetSupported"), "{said}");
+    };
+    has(
+        &bench,
+        &[
+            "enableExternal, extraExternalSubnets, enableBfd",
+            "no Subnet external",
+            "--external-gateway-switch",
+        ],
+    );
+    has(&bench, &["no Subnet wan", "ovn.kubernetes.io/external-gw=true", "type lsp"]);
+    // A label on a node, a subnet on a vlan.
+    let label = json!({ "metadata": { "labels": { "ovn.kubernetes.io/external-gw": "true" } } });
+    bench.api.edit(&cluster(Kind::Node, "n-1"), label);
+    add(&mut bench, &subnet("wan"), json!({ "cidrBlock": "172.19.0.0/24", "vlan": "v-7" }));
+    has(&bench, &["Vlan v-7", "OvnEip blue-wan of type lrp"]);
+    let now = said(&bench);
+    assert!(!now.contains("Subnet wan;") && !now.contains("external-gw"), "{now}");
+    // What Kube-OVN left for it stays.
+    assert_eq!(all_rows(&bench).matches("Logical_Router_Port blue-").count(), 0);
+    bench.api.edit(
+        &vpc("blue"),
+        json!({ "spec": { "enableExternal": false, "extraExternalSubnets": [], "enableBfd": false } }),
+    );
+    bench.settle();
+    assert!(said(&bench).starts_with("True"), "{}", said(&bench));
+}
+
+/// A BFD session without its port ends northd: whoever made it, it goes with the port, in
+/// one transaction; others stay.
+#[test]
+fn sessions_go_with_their_router_port() {
+    for whole in [true, false] {
+        let mut bench = two_nodes();
+        add(&mut bench, &vpc("blue"), json!({ "bfdPort": { "enabled": true, "ip": "10.255.255.254" } }));
+        for (port, ip) in
+            [("bfd@blue", "10.50.0.7"), ("bfd@blue", "10.50.0.8"), ("ovn-cluster-join", "100.64.0.9")]
+        {
+            bench.transact(&[Operation::insert("BFD")
+                .column("logical_port", port)
+                .column("dst_ip", ip)
+                .build()]);
+        }
+        let sent = bench.processes[0].transactions.len();
+        if whole {
+            bench.api.delete(&vpc("blue"), 0);
+        } else {
+            bench.api.edit(&vpc("blue"), json!({ "spec": { "bfdPort": { "enabled": false } } }));
+        }
+        bench.settle();
+        assert!(!names(&bench, "Logical_Router_Port").contains(&"bfd@blue".to_owned()));
+        let replica = bench.db.replica();
+        let left: Vec<_> = replica.table("BFD").unwrap().rows().map(|row| row.str("logical_port")).collect();
+        assert_eq!(left, [Some("ovn-cluster-join")], "whole: {whole}");
+        let ends = |operations: &Vec<Operation>| format!("{operations:?}").contains("BFD");
+        let with: Vec<_> = bench.processes[0].transactions[sent..].iter().filter(|ops| ends(ops)).collect();
+        assert_eq!(with.len(), 1, "{with:?}");
+        let one = format!("{:?}", with[0]);
+        assert!(one.contains("Logical_Router"), "the port goes in the same transaction: {one}");
+    }
+}

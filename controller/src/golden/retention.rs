@@ -339,6 +339,59 @@ fn gi_06_a_late_deletion_of_the_old_pod_takes_nothing_from_the_new_one() {
     }
 }
 
+/// Galaxy allocates in the filter stage under a lock, since binds run beside the next
+/// filter; here there is one writer. A pool is never overdrawn, however pods come, and no
+/// address is in two ports on the way.
+#[test]
+fn gi_03_a_sized_pool_is_never_overdrawn_however_pods_come() {
+    for seed in 0..12 {
+        let mut bench = Bench::cluster(7_200 + seed);
+        let spec = json!({ "subnet": "ovn-default", "ips": ["10.16.8.0..10.16.8.9"], "size": 3 });
+        bench.api.create(&cluster(Kind::IpPool, "few"), json!({ "spec": spec })).unwrap();
+        bench.faults = crate::sim::Faults { lost: 3, relist: 5, write: 5 };
+        let used = |bench: &Bench| -> Vec<String> {
+            let replica = bench.db.replica();
+            let rows = replica.table("Logical_Switch_Port").unwrap().rows();
+            let texts =
+                rows.filter_map(|row| row.set("addresses")?.iter().next()?.as_str().map(str::to_owned));
+            texts.filter_map(|text| text.split_once(" 10.16.8.").map(|(_, end)| end.to_owned())).collect()
+        };
+        let check = |bench: &Bench| {
+            let mut all = used(bench);
+            let held = all.len();
+            all.sort();
+            all.dedup();
+            assert!(held <= 3 && all.len() == held, "seed {seed}: {:?}", used(bench));
+        };
+        for number in 0..7 {
+            bench.add_pod_with(&format!("p-{number}"), "n-1", json!({ "ovn.kubernetes.io/ip_pool": "few" }));
+            for _ in 0..bench.rng.below(8) {
+                bench.step();
+                check(&bench);
+            }
+        }
+        bench.faults = crate::sim::Faults::default();
+        for _ in 0..5_000 {
+            if !bench.step() {
+                break;
+            }
+            check(&bench);
+        }
+        bench.settle();
+        assert_eq!(used(&bench).len(), 3, "seed {seed}");
+        // What one gives back the next one gets.
+        let served = |bench: &Bench| -> Vec<usize> {
+            (0..7).filter(|n| !address(bench, &format!("p-{n}")).0.is_empty()).collect()
+        };
+        let first = served(&bench);
+        bench.api.remove(&pod(&format!("p-{}", first[0])));
+        bench.settle();
+        check(&bench);
+        assert_eq!(served(&bench).len(), 3, "seed {seed}");
+        assert_ne!(served(&bench), first);
+    }
+}
+
 #[test]
 fn gi_05_a_pod_that_vanishes_during_allocation_gives_its_address_back() {
     for seed in 0..20 {

@@ -30,7 +30,6 @@ pub use ranges::Ranges;
 pub use request::{Choice, Error, Family, PoolRequest, Request, entry_of, pool_request};
 pub use subnet::PoolSpec;
 use subnet::SubnetPool;
-pub(crate) use unsupported::is_machine;
 pub use unsupported::unsupported;
 
 pub use crate::view::{Lease, Usage};

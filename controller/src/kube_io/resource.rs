@@ -5,6 +5,9 @@
 
 use crate::facts::{Kind, ObjectRef};
 
+/// Group and version of KubeVirt's kinds.
+const KUBEVIRT: &str = "/apis/kubevirt.io/v1";
+
 /// How a kind is addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resource {
@@ -35,6 +38,22 @@ impl Resource {
         let (namespaced, status_subresource) = (true, true);
         Self { kind, base, plural, api_version: "apps/v1", name, namespaced, status_subresource }
     }
+
+    const fn kubevirt(kind: Kind, plural: &'static str, name: &'static str) -> Self {
+        let (namespaced, status_subresource) = (true, true);
+        let api_version = "kubevirt.io/v1";
+        Self { kind, base: KUBEVIRT, plural, api_version, name, namespaced, status_subresource }
+    }
+
+    const KUBEVIRT: [Self; 3] = [
+        Self::kubevirt(Kind::VirtualMachine, "virtualmachines", "VirtualMachine"),
+        Self::kubevirt(Kind::VirtualMachineInstance, "virtualmachineinstances", "VirtualMachineInstance"),
+        Self::kubevirt(
+            Kind::Migration,
+            "virtualmachineinstancemigrations",
+            "VirtualMachineInstanceMigration",
+        ),
+    ];
 
     const NAD: Self = Self {
         kind: Kind::Nad,
@@ -69,6 +88,9 @@ impl Resource {
             Kind::StatefulSet => return Some(Self::apps(kind, "statefulsets", "StatefulSet")),
             Kind::Deployment => return Some(Self::apps(kind, "deployments", "Deployment")),
             Kind::Nad => return Some(Self::NAD),
+            Kind::VirtualMachine | Kind::VirtualMachineInstance | Kind::Migration => {
+                return Self::KUBEVIRT.into_iter().find(|resource| resource.kind == kind);
+            }
             Kind::Ip => "ips",
             Kind::IpPool => "ippools",
             Kind::Vip => "vips",
@@ -77,8 +99,15 @@ impl Resource {
         crds::KINDS.iter().find(|info| info.plural == plural).map(|info| Self::custom(kind, info))
     }
 
+    /// Discovery is asked before the kind is: whoever does not have KubeVirt grants
+    /// nothing in its group, and the API server would say "forbidden" before it says "no such
+    /// kind".
+    pub fn discovery(&self) -> Option<&'static str> {
+        (self.base == KUBEVIRT).then_some(KUBEVIRT)
+    }
+
     /// All kinds that the controller watches: pods, nodes, namespaces, workloads that
-    /// keep addresses, networks of Multus, and every kind of kubeovn.io.
+    /// keep addresses, networks of Multus, machines of KubeVirt, and every kind of kubeovn.io.
     pub fn watched() -> Vec<Self> {
         let mut all = vec![
             Self::core(Kind::Namespace, "namespaces", "Namespace", false),
@@ -88,6 +117,7 @@ impl Resource {
             Self::apps(Kind::Deployment, "deployments", "Deployment"),
             Self::NAD,
         ];
+        all.extend(Self::KUBEVIRT);
         all.extend(crds::KINDS.iter().map(|info| {
             let kind = match info.plural {
                 "subnets" => Kind::Subnet,
@@ -149,7 +179,7 @@ mod tests {
     #[test]
     fn every_kind_of_the_group_is_watched_once() {
         let watched = Resource::watched();
-        assert_eq!(watched.len(), crds::KINDS.len() + 6);
+        assert_eq!(watched.len(), crds::KINDS.len() + 9);
         for resource in &watched {
             assert_eq!(Resource::of(resource.kind).as_ref(), Some(resource));
             assert_eq!(Resource::find(resource.name).as_ref(), Some(resource));

@@ -60,7 +60,9 @@ impl Observed {
             | Object::Node(_)
             | Object::Namespace(_)
             | Object::Workload(..)
-            | Object::Nad(_) => {}
+            | Object::Nad(_)
+            | Object::Machine(..)
+            | Object::Migration(_) => {}
         }
         Self {
             uid: meta.uid.to_string(),
@@ -305,7 +307,10 @@ fn has_status_subresource(kind: Kind) -> bool {
         | Kind::Vpc
         | Kind::IpPool
         | Kind::StatefulSet
-        | Kind::Deployment => true,
+        | Kind::Deployment
+        | Kind::VirtualMachine
+        | Kind::VirtualMachineInstance
+        | Kind::Migration => true,
         Kind::Ip | Kind::Vip | Kind::Nad => false,
         Kind::Other(plural) => crds::KINDS
             .iter()

@@ -80,10 +80,10 @@ impl Api {
         }
         let mut body = body;
         self.uids += 1;
-        merge(
-            &mut body,
-            &json!({ "metadata": { "name": *object.name, "uid": format!("uid-{}", self.uids) } }),
-        );
+        body["metadata"]["name"] = (*object.name).into();
+        if body["metadata"]["uid"].is_null() {
+            body["metadata"]["uid"] = format!("uid-{}", self.uids).into();
+        }
         if !object.namespace.is_empty() {
             body["metadata"]["namespace"] = (*object.namespace).into();
         }

@@ -111,6 +111,7 @@ fn generated(rng: &mut Rng, fixed: bool) -> Set {
         let annotations = if fixed || rng.chance(30) { wants } else { named };
         set.push(pod_of(namespace, &format!("p-{index}"), &host, annotations));
     }
+    machine(rng, fixed, &mut set);
     // One that waits for a node that never comes.
     set.push(pod_of(
         "web",
@@ -124,6 +125,35 @@ fn generated(rng: &mut Rng, fixed: bool) -> Set {
         },
     ));
     set
+}
+
+/// A virtual machine on its way from one node to another, in any phase.
+fn machine(rng: &mut Rng, fixed: bool, set: &mut Set) {
+    let of = |kind: Kind, name: &str| ObjectRef::namespaced(kind, "web", name);
+    let phase = ["Pending", "Scheduling", "Running", "Succeeded", "Failed"][rng.below(5)];
+    let at = if phase == "Succeeded" { "n-2" } else { "n-1" };
+    set.push((of(Kind::VirtualMachine, "vm"), json!({ "spec": { "template": {} } })));
+    let owner =
+        |kind: &str| json!([{ "apiVersion": "kubevirt.io/v1", "kind": kind, "name": "vm", "uid": "vm" }]);
+    let instance = json!({ "metadata": { "ownerReferences": owner("VirtualMachine") }, "spec": {},
+        "status": { "nodeName": at } });
+    set.push((of(Kind::VirtualMachineInstance, "vm"), instance));
+    let migration = json!({ "spec": { "vmiName": "vm" },
+        "status": { "phase": phase, "migrationState": { "sourceNode": "n-1" } } });
+    set.push((of(Kind::Migration, "move"), migration));
+    for (name, node, job) in [("from", "n-1", None), ("to", "n-2", Some("move"))] {
+        let mut annotations = if fixed {
+            json!({ "ovn.kubernetes.io/ip_address": "10.16.7.200", "ovn.kubernetes.io/mac_address": "02:00:00:00:02:00" })
+        } else {
+            json!({ "ovn.kubernetes.io/logical_switch": "ovn-default" })
+        };
+        if let Some(job) = job {
+            annotations["kubevirt.io/migrationJobName"] = job.into();
+        }
+        let (object, mut body) = pod_of("web", name, node, annotations);
+        body["metadata"]["ownerReferences"] = owner("VirtualMachineInstance");
+        set.push((object, body));
+    }
 }
 
 /// Creates a set in an order, with steps between drawn from the seed, and restarts.

@@ -18,7 +18,7 @@ mod restarts;
 mod soak;
 
 pub(crate) use api::Api;
-pub(crate) use bench::{Bench, config};
+pub(crate) use bench::{Bench, Faults, config};
 
 /// A small seeded generator (xorshift64*): the same seed is the same run.
 #[derive(Clone, Debug)]

@@ -170,7 +170,9 @@ fn step_by_step_equals_all_at_once() {
         let mut bench = Bench::cluster(1000 + seed);
         bench.faults = Faults { lost: 2, relist: 3, write: 3 };
         for _ in 0..60 {
-            if bench.rng.chance(30) {
+            if bench.rng.chance(25) {
+                random_machine_change(&mut bench);
+            } else if bench.rng.chance(30) {
                 random_network_change(&mut bench);
             } else {
                 random_change(&mut bench);
@@ -252,6 +254,53 @@ pub(super) fn random_change(bench: &mut Bench) {
                     .column("addresses", wrong)
                     .build()]);
             }
+        }
+    }
+}
+
+/// A virtual machine that starts, stops, moves, fails, comes and goes, its parts in
+/// whatever order.
+fn random_machine_change(bench: &mut Bench) {
+    let of = |kind: Kind, name: &str| ObjectRef::namespaced(kind, "web", name);
+    let vm = of(Kind::VirtualMachine, "vm");
+    let vmi = of(Kind::VirtualMachineInstance, "vm");
+    let migration = of(Kind::Migration, "move");
+    let owner =
+        |kind: &str| json!([{ "apiVersion": "kubevirt.io/v1", "kind": kind, "name": "vm", "uid": "vm" }]);
+    let coin = bench.rng.chance(50);
+    match bench.rng.below(9) {
+        0 if bench.api.get(&vm).is_none() => {
+            bench.api.create(&vm, json!({ "spec": { "template": {} } })).unwrap();
+        }
+        1 => bench.api.remove(&vm),
+        2 if bench.api.get(&vmi).is_none() => {
+            let owners = if coin { owner("VirtualMachine") } else { json!([]) };
+            bench.api.create(&vmi, json!({ "metadata": { "ownerReferences": owners }, "spec": {} })).unwrap();
+        }
+        3 if bench.api.get(&vmi).is_some() => {
+            let node = if coin { "n-1" } else { "n-3" };
+            bench.api.edit(&vmi, json!({ "status": { "nodeName": node } }));
+        }
+        4 => bench.api.remove(&vmi),
+        5 if bench.api.get(&migration).is_none() => {
+            bench.api.create(&migration, json!({ "spec": { "vmiName": "vm" } })).unwrap();
+        }
+        6 if bench.api.get(&migration).is_some() => {
+            let phase = ["Scheduling", "Running", "Succeeded", "Failed"][bench.rng.below(4)];
+            let status = json!({ "phase": phase, "migrationState": { "sourceNode": "n-1" } });
+            bench.api.edit(&migration, json!({ "status": status }));
+        }
+        at => {
+            let (name, node) = if coin { ("from", "n-1") } else { ("to", "n-3") };
+            if at == 7 || bench.api.get(&pod("web", name)).is_some() {
+                bench.api.remove(&pod("web", name));
+                return;
+            }
+            let annotations =
+                if coin { json!({}) } else { json!({ "kubevirt.io/migrationJobName": "move" }) };
+            bench.add_pod_with(name, node, annotations);
+            let owners = json!({ "metadata": { "ownerReferences": owner("VirtualMachineInstance") } });
+            bench.api.edit(&pod("web", name), owners);
         }
     }
 }

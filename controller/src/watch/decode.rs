@@ -6,6 +6,7 @@
 //! (absent and `null` are defaults): what the API server stores is valid by its
 //! schema already, and one odd object must not hide the others.
 
+mod machines;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -59,6 +60,7 @@ fn wanted_annotation(key: &str) -> bool {
     (key.contains("kubernetes.io/") && !key.starts_with("kubectl.kubernetes.io/"))
         || key.starts_with("k8s.")
         || key.contains("multus")
+        || key == crds::keys::MIGRATION_JOB
 }
 
 fn part<T: DeserializeOwned + Default>(raw: Option<&RawValue>) -> Result<T, serde_json::Error> {
@@ -256,6 +258,12 @@ impl Decoder {
             kind @ (Kind::StatefulSet | Kind::Deployment) => {
                 let spec: WireWorkload = part(wire.spec).map_err(|error| bad("spec", error))?;
                 Object::Workload(kind, Arc::new(self.workload(kind, meta, spec)))
+            }
+            kind @ (Kind::VirtualMachine | Kind::VirtualMachineInstance) => {
+                Object::Machine(kind, Arc::new(self.machine(kind, meta, wire.spec, wire.status, &bad)?))
+            }
+            Kind::Migration => {
+                Object::Migration(Arc::new(self.migration(meta, wire.spec, wire.status, &bad)?))
             }
             Kind::Other(plural) => {
                 // Status is only looked at for conditions of our own; an odd one is no loss.

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::decode::{BadObject, Decoder};
-use super::wire::{Page, escape};
+use super::wire::{Discovery, Page, escape};
 use super::{Delivery, Statuses, fingerprint, plural};
 use crate::facts::Kind;
 use crate::io::Input;
@@ -37,6 +37,11 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 /// Pause between looks for a kind that is not installed.
 const ABSENT_PAUSE: Duration = Duration::from_secs(30);
+/// The same for a kind that discovery is asked about (contract §8.3).
+const DISCOVERY_PAUSE: Duration = Duration::from_secs(10);
+/// So often in a row such a kind with objects must be missing before it counts as gone
+/// with them: a server that starts serves its own kinds first.
+const DISCOVERY_LOOKS: u32 = 6;
 /// Watches that fail in a row before listing again.
 const WATCH_ATTEMPTS: u32 = 3;
 /// What to do about a refusal.
@@ -60,6 +65,8 @@ pub(super) struct Watch {
     failures: u32,
     failing_since: Option<Instant>,
     announced_absent: bool,
+    /// Looks in a row at which the kind was not installed.
+    missed: u32,
 }
 
 /// Why following stopped.
@@ -89,7 +96,11 @@ fn required(kind: Kind) -> bool {
 /// there are none.
 fn means_absent(kind: Kind, code: Option<u16>) -> bool {
     match kind {
-        Kind::StatefulSet | Kind::Deployment => code == Some(404),
+        Kind::StatefulSet
+        | Kind::Deployment
+        | Kind::VirtualMachine
+        | Kind::VirtualMachineInstance
+        | Kind::Migration => code == Some(404),
         _ => !required(kind) && matches!(code, Some(403 | 404)),
     }
 }
@@ -113,6 +124,7 @@ impl Watch {
             failures: 0,
             failing_since: None,
             announced_absent: false,
+            missed: 0,
         }
     }
 
@@ -154,7 +166,14 @@ impl Watch {
             return Ok(BACKOFF.0);
         }
         if means_absent(kind, error.code()) {
-            return self.absent(&error).await.map(|()| ABSENT_PAUSE);
+            let discovered = self.resource.discovery().is_some();
+            self.missed = self.missed.saturating_add(1);
+            if discovered && !self.objects.is_empty() && self.missed < DISCOVERY_LOOKS {
+                self.version = None;
+                return Ok(DISCOVERY_PAUSE);
+            }
+            let pause = if discovered { DISCOVERY_PAUSE } else { ABSENT_PAUSE };
+            return self.absent(&error).await.map(|()| pause);
         }
         self.failures += 1;
         if self.version.is_some() && self.failures >= WATCH_ATTEMPTS {
@@ -199,6 +218,8 @@ impl Watch {
             self.announced_absent = true;
             if forbidden {
                 warn!(kind = plural(kind), %error, "not allowed to see this kind, its objects get no conditions");
+            } else if self.resource.discovery().is_some() {
+                debug!(kind = plural(kind), "KubeVirt is not installed, looking again later");
             } else {
                 info!(kind = plural(kind), "kind is not installed, looking again later");
             }
@@ -220,6 +241,22 @@ impl Watch {
         Ok(())
     }
 
+    /// Whether the kind is installed, where that is asked first.
+    async fn discover(&self) -> Result<(), ApiError> {
+        let Some(group) = self.resource.discovery() else { return Ok(()) };
+        let body = match self.api.get(group, LIST_TIMEOUT).await {
+            // Who may not ask learns it from the kind itself.
+            Err(error) if error.code() == Some(403) => return Ok(()),
+            answer => answer?,
+        };
+        let known: Discovery =
+            serde_json::from_slice(&body).map_err(|error| ApiError::Decode(error.to_string()))?;
+        if known.resources.iter().any(|resource| resource.name == self.resource.plural) {
+            return Ok(());
+        }
+        Err(ApiError::from_answer(404, b""))
+    }
+
     async fn send(&self, input: Input) -> Result<(), Closed> {
         self.inputs.send(Delivery { at: Instant::now(), input }).await.map_err(|_| Closed)
     }
@@ -228,6 +265,7 @@ impl Watch {
     /// complete, since it tells deletions too.
     async fn list(&mut self) -> Result<(), Stop> {
         let kind = self.resource.kind;
+        self.discover().await?;
         let mut objects: HashMap<Key, Object> = HashMap::new();
         let mut next: Option<String> = None;
         let version = loop {
@@ -265,7 +303,7 @@ impl Watch {
         self.checksum = objects.values().map(|o| fingerprint(o.meta())).fold(0, u64::wrapping_add);
         self.objects = objects;
         self.version = Some(version.clone());
-        self.announced_absent = false;
+        (self.announced_absent, self.missed) = (false, 0);
         let listed = self.objects.values().cloned().collect();
         self.send(Input::Listed(kind, listed)).await?;
         self.statuses.with(kind, |status| {

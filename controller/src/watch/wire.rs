@@ -31,6 +31,19 @@ pub(super) struct VersionOnly {
     pub(super) metadata: PageMeta,
 }
 
+/// Answer of discovery for one group and version.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Discovery {
+    pub(super) resources: Vec<Discovered>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Discovered {
+    pub(super) name: String,
+}
+
 /// Percent-encodes a query value (continue tokens are base64).
 pub(super) fn escape(text: &str) -> String {
     text.bytes().fold(String::with_capacity(text.len()), |mut out, byte| {

@@ -95,10 +95,7 @@ impl World {
         if !told && (pod.node.is_empty() || pod.terminating) {
             return Ok(None);
         }
-        let machine = pod.owner.as_ref().is_some_and(|(kind, _)| ipam::is_machine(kind));
-        if (!told || machine)
-            && let Some(error) = ipam::unsupported(&pod.requests, pod.owner.as_ref())
-        {
+        if !told && let Some(error) = ipam::unsupported(&pod.requests) {
             return Err(error);
         }
         if let Some(problem) = wishes::problem(&pod.requests).filter(|_| !told) {
@@ -183,7 +180,7 @@ impl World {
             return request.with_annotations(value("ip_address"), mac, value("ip_family")).map(Some);
         }
         let Some(interface) = self.interface(namespace, name, provider) else { return Ok(None) };
-        if let Some(error) = ipam::unsupported(&interface.requests, pod.owner.as_ref()) {
+        if let Some(error) = ipam::unsupported(&interface.requests) {
             return Err(error);
         }
         if let Some(problem) = wishes::problem(&interface.requests) {

@@ -242,7 +242,8 @@ impl World {
             if interfaces.list.iter().any(|interface| *interface.provider == *provider) {
                 continue;
             }
-            let port = names::pod_port(&meta.name, &meta.namespace, &provider);
+            let base = self.base_name(&meta.namespace, &meta.name);
+            let port = names::pod_port(&base, &meta.namespace, &provider);
             interfaces.list.push(Interface {
                 requests: requests(meta, &provider, selection, &base),
                 provider: provider.into(),
@@ -265,6 +266,9 @@ impl World {
     }
 
     fn want_interfaces(&mut self, namespace: &Arc<str>, name: &Arc<str>, old: Option<&Interfaces>) {
+        if let Some(machine) = self.machines.of_pod(namespace, name).cloned() {
+            return self.want_machine(&(namespace.clone(), machine));
+        }
         let wants = self.pod(namespace, name).is_some_and(|pod| pod.wants_network);
         let pod: Name = (namespace.clone(), name.clone());
         let new = self.attachments.pods.get(&pod).filter(|_| wants).cloned();

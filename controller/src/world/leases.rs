@@ -122,6 +122,9 @@ impl Book {
 
 impl World {
     pub(super) fn want_pod(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
+        if let Some(machine) = self.machines.of_pod(namespace, name).cloned() {
+            return self.want_machine(&(namespace.clone(), machine));
+        }
         let port: Arc<str> = names::pod_port(name, namespace, keys::DEFAULT_PROVIDER).into();
         let interfaces = self.interfaces(namespace, name);
         let replaced = interfaces.is_some_and(|interfaces| !interfaces.default);
@@ -486,9 +489,8 @@ fn is_ours(ip: &Ip) -> bool {
     !retain::reserved(ip) && !belongs_elsewhere(ip)
 }
 
-/// Objects of virtual machines belong to a feature of its own, whose owners this
-/// version can't see, and so do objects whose name is not their pod's: they and their
-/// rows stay.
+/// Objects whose name is not their pod's (or machine's) belong to a feature of its own:
+/// they and their rows stay.
 fn belongs_elsewhere(ip: &Ip) -> bool {
     let spec = &ip.spec;
     let named = if spec.namespace.is_empty() {
@@ -500,7 +502,7 @@ fn belongs_elsewhere(ip: &Ip) -> bool {
         let querier = *ip.meta.name == *names::mcast_querier(&spec.subnet);
         querier || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    &*spec.pod_type == "VirtualMachine" || !named
+    !named
 }
 
 pub(super) fn fits(lease: &Lease, request: &Request) -> bool {

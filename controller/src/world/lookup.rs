@@ -8,8 +8,8 @@ use crate::facts::{Kind, ObjectRef, RowKey};
 use crate::io::Config;
 use crate::objects::{Object, StringMap};
 use crate::view::{
-    Interfaces, IpPoolView, KeptView, LeaseState, NodeGate, NodeView, Overlay, PodView, PoolUsage, Selecting,
-    SubnetView, Usage, VipView, VpcView,
+    Interfaces, IpPoolView, KeptView, LeaseState, MachineView, NodeGate, NodeView, Overlay, PodView,
+    PoolUsage, Selecting, SubnetView, Usage, VipView, VpcView,
 };
 
 impl World {
@@ -45,6 +45,9 @@ impl World {
                 .filter(|(of, ..)| *of == kind)
                 .map(|(_, ns, name)| ObjectRef::namespaced(kind, ns.clone(), name.clone()))
                 .collect(),
+            kind @ (Kind::VirtualMachine | Kind::VirtualMachineInstance | Kind::Migration) => {
+                self.machines.names(kind)
+            }
             Kind::Other(plural) => self
                 .others
                 .keys()
@@ -73,6 +76,9 @@ impl World {
             kind @ (Kind::StatefulSet | Kind::Deployment) => {
                 let key = (kind, object.namespace.clone(), name.clone());
                 Object::Workload(kind, self.retention.workloads.get(&key)?.clone())
+            }
+            kind @ (Kind::VirtualMachine | Kind::VirtualMachineInstance | Kind::Migration) => {
+                self.machines.find(kind, &object.namespace, name)?
             }
             Kind::Other(plural) => Object::Other(
                 plural,
@@ -166,6 +172,10 @@ impl World {
     /// See [`crate::view::View::orphan_ip`].
     pub fn orphan_ip(&self, name: &str) -> Option<Arc<str>> {
         self.orphans.get(name).cloned()
+    }
+    /// See [`crate::view::View::machine`].
+    pub fn machine(&self, namespace: &str, name: &str) -> Option<Arc<MachineView>> {
+        self.machines.view(namespace, name)
     }
     /// See [`crate::view::View::interfaces`].
     pub fn interfaces(&self, namespace: &str, name: &str) -> Option<Arc<Interfaces>> {

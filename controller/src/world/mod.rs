@@ -12,6 +12,7 @@ mod bindings;
 mod contest;
 mod leases;
 mod lookup;
+mod machines;
 mod networks;
 mod news;
 mod pools;
@@ -45,7 +46,7 @@ pub use restore::PortRow;
 
 /// Kinds that must have been listed once before anything is compiled. Kinds that
 /// this version does not act on may be missing from the API server.
-pub const NEEDED: [Kind; 11] = [
+pub const NEEDED: [Kind; 14] = [
     Kind::Pod,
     Kind::Node,
     Kind::Namespace,
@@ -57,6 +58,9 @@ pub const NEEDED: [Kind; 11] = [
     Kind::StatefulSet,
     Kind::Deployment,
     Kind::Nad,
+    Kind::VirtualMachine,
+    Kind::VirtualMachineInstance,
+    Kind::Migration,
 ];
 
 /// So many ports that hold addresses of a subnet on its way out are named.
@@ -92,6 +96,7 @@ pub struct World {
     vips: vips::Vips,
     retention: retain::Retention,
     attachments: attachments::Attachments,
+    machines: machines::Machines,
     others: BTreeMap<OtherKey, Arc<Other>>,
 
     node_names: Arc<BTreeSet<Arc<str>>>,
@@ -155,6 +160,7 @@ impl World {
             vips: vips::Vips::default(),
             retention: retain::Retention::default(),
             attachments: attachments::Attachments::default(),
+            machines: machines::Machines::default(),
             others: BTreeMap::new(),
             node_names: Arc::default(),
             vpc_subnets: BTreeMap::new(),
@@ -249,6 +255,8 @@ impl World {
             Object::IpPool(pool) => self.set_pool(pool),
             Object::Vip(vip) => self.set_vip(vip),
             Object::Nad(nad) => self.set_nad(nad),
+            Object::Machine(kind, machine) => self.set_machine(kind, machine),
+            Object::Migration(migration) => self.set_migration(migration),
             Object::Workload(kind, workload) => self.set_workload(kind, workload),
             Object::Other(plural, other) => {
                 let key = (plural, other.meta.namespace.clone(), other.meta.name.clone());
@@ -294,6 +302,10 @@ impl World {
             kind @ (Kind::StatefulSet | Kind::Deployment) => {
                 self.remove_workload(&(kind, object.namespace.clone(), name.clone()));
             }
+            kind @ (Kind::VirtualMachine | Kind::VirtualMachineInstance) => {
+                self.remove_machine(kind, &(object.namespace.clone(), name.clone()));
+            }
+            Kind::Migration => self.remove_migration(&(object.namespace.clone(), name.clone())),
             Kind::Other(plural) => {
                 self.others.remove(&(plural, object.namespace.clone(), name.clone()));
                 self.changed.insert(ReadKey::Other(plural, object.namespace.clone(), name.clone()));
@@ -394,7 +406,7 @@ impl World {
 
     fn set_pod(&mut self, unix_s: i64, pod: Arc<Pod>) {
         let (namespace, name) = (pod.meta.namespace.clone(), pod.meta.name.clone());
-        let view = project::pod(&pod, unix_s);
+        let view = project::pod(&pod, unix_s, self.config.keep_vm_ip);
         let old = self.stored_pod(&namespace, &name).map(|s| (s.view.clone(), s.object.meta.deleting_at));
         let answers = |pod: &Pod| pod.meta.annotations.get(keys::AAPS).cloned();
         let before = self.stored_pod(&namespace, &name).and_then(|s| answers(&s.object));
@@ -405,14 +417,16 @@ impl World {
         if let Some(at) = pod.meta.deleting_at.filter(|_| view.wants_network) {
             self.graces.insert((at, namespace.clone(), name.clone()));
         }
-        self.note_vips(&namespace, &name, old.as_ref().map(|(old, _)| &**old), Some(&view));
         self.tell_of_security(&pod);
+        let before_vips = old.as_ref().map(|(old, _)| old.clone());
         let same = old.as_ref().is_some_and(|(old, _)| **old == view);
         let view = match old {
             Some((old, _)) if same => old,
             _ => Arc::new(view),
         };
         self.pods.entry(namespace.clone()).or_default().insert(name.clone(), Stored { object: pod, view });
+        self.note_machine(&namespace, &name);
+        self.note_vips(&namespace, &name, before_vips.as_deref());
         self.project_interfaces(&namespace, &name);
         if !same {
             self.changed.insert(ReadKey::Pod(namespace.clone(), name.clone()));
@@ -432,10 +446,11 @@ impl World {
         if let Some(at) = stored.object.meta.deleting_at {
             self.graces.remove(&(at, namespace.clone(), name.clone()));
         }
-        self.note_vips(namespace, name, Some(&stored.view), None);
+        self.note_vips(namespace, name, Some(&stored.view));
         self.changed.insert(ReadKey::Pod(namespace.clone(), name.clone()));
         self.project_interfaces(namespace, name);
         self.want_pod(namespace, name);
+        self.note_machine(namespace, name);
         if let Some(answering) = stored.object.meta.annotations.get(keys::AAPS) {
             self.note_answering(namespace, name, Some(&**answering), None);
         }

@@ -12,7 +12,7 @@ use super::contest::{self, Surroundings};
 use super::{ReadKey, Stored, World, bindings, querier};
 use crate::facts::RowKey;
 use crate::ipam::mac;
-use crate::objects::{Subnet, Vpc};
+use crate::objects::{StringMap, Subnet, Vpc};
 use crate::view::{NodeGate, Overlay, PodView, Selecting, SubnetView, VpcView};
 
 impl World {
@@ -43,6 +43,7 @@ impl World {
         let view = Arc::new(VpcView::of(&vpc));
         let old = self.vpcs.insert(name.clone(), Stored { object: vpc, view: view.clone() });
         self.select_nodes(&Selecting::Bfd(name.clone()));
+        self.select_nodes(&Selecting::External);
         let Some(old) = old.filter(|old| old.view.uid == view.uid) else {
             self.subnets_stale = true;
             self.changed.insert(ReadKey::Vpc(name));
@@ -61,6 +62,7 @@ impl World {
     pub(super) fn remove_vpc(&mut self, name: &Arc<str>) {
         self.vpcs.remove(name);
         self.select_nodes(&Selecting::Bfd(name.clone()));
+        self.select_nodes(&Selecting::External);
         self.subnets_stale = true;
         self.bindings_stale = true;
         self.changed.insert(ReadKey::Vpc(name.clone()));
@@ -213,6 +215,17 @@ impl World {
                     None => self.nodes.keys().cloned().collect(),
                 })
             }
+            Selecting::External => {
+                let external =
+                    |spec: &crds::VpcSpec| spec.enable_external || !spec.extra_external_subnets.is_empty();
+                self.vpcs.values().any(|vpc| external(&vpc.view.spec)).then(|| {
+                    let gateway = |labels: &StringMap| {
+                        labels.get(keys::EXTERNAL_GW_LABEL).is_some_and(|value| &**value == "true")
+                    };
+                    let nodes = self.nodes.iter().filter(|(_, node)| gateway(&node.object.meta.labels));
+                    nodes.map(|(name, _)| name.clone()).collect()
+                })
+            }
         }
     }
 
@@ -229,24 +242,24 @@ impl World {
         self.changed.insert(ReadKey::RowUuid(row.clone()));
     }
 
-    /// Keeps the index of virtual addresses when a pod changes.
-    pub(super) fn note_vips(
-        &mut self,
-        namespace: &str,
-        name: &str,
-        old: Option<&PodView>,
-        new: Option<&PodView>,
-    ) {
+    /// Keeps the index of virtual addresses when a pod has changed or is gone.
+    pub(super) fn note_vips(&mut self, namespace: &str, name: &str, old: Option<&PodView>) {
         let listed = |pod: Option<&PodView>| -> BTreeSet<String> {
             let list = pod.filter(|pod| pod.wants_network).and_then(|pod| pod.requests.get(keys::PORT_VIPS));
             let parts = list.into_iter().flat_map(|list| list.split(','));
             parts.filter_map(|part| part.trim().parse::<IpAddr>().ok()).map(|ip| ip.to_string()).collect()
         };
-        let (old, new) = (listed(old), listed(new));
+        let view = self.pod(namespace, name);
+        let (old, mut new) = (listed(old), listed(view.as_deref()));
         if old == new {
             return;
         }
-        let port: Arc<str> = names::pod_port(name, namespace, keys::DEFAULT_PROVIDER).into();
+        // Pods of one machine share its port.
+        for sibling in self.siblings(namespace, name) {
+            new.extend(listed(Some(&*sibling)).intersection(&old).cloned());
+        }
+        let base = self.base_name(namespace, name);
+        let port: Arc<str> = names::pod_port(&base, namespace, keys::DEFAULT_PROVIDER).into();
         for address in old.symmetric_difference(&new) {
             let address: Arc<str> = address.as_str().into();
             let ports = Arc::make_mut(self.vip_ports.entry(address.clone()).or_default());

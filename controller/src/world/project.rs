@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crds::keys;
 
 use crate::objects::{Meta, Node, Pod, StringMap};
-use crate::view::{NodeView, PodView};
+use crate::view::{INSTANCE, NodeView, PodView};
 
 /// Annotations by which users ask for something that the controller acts on
 /// (contract §2.1, marked U), always visible to compile.
@@ -66,7 +66,7 @@ pub(crate) fn alive(pod: &Pod, unix_s: i64) -> bool {
 }
 
 /// Projection of a pod.
-pub(crate) fn pod(pod: &Pod, unix_s: i64) -> PodView {
+pub(crate) fn pod(pod: &Pod, unix_s: i64, keep_vm_ip: bool) -> PodView {
     let annotations = &pod.meta.annotations;
     let mut requests = StringMap::new();
     let early = if allocated(&pod.meta) { &[] } else { REQUESTS_UNTIL_ALLOCATED };
@@ -82,19 +82,19 @@ pub(crate) fn pod(pod: &Pod, unix_s: i64) -> PodView {
         terminating: pod.meta.deleting_at.is_some(),
         requests,
         owner: owner(&pod.meta),
-        kept: super::retain::annotations(&pod.meta),
+        kept: super::retain::annotations(&pod.meta, keep_vm_ip),
         networks: names_networks(&pod.meta),
     }
 }
 
 /// Owner handling of contract §2.1: a StatefulSet whose name starts the pod's, or
 /// a virtual machine instance.
-fn owner(meta: &Meta) -> Option<(Arc<str>, Arc<str>)> {
+pub(crate) fn owner(meta: &Meta) -> Option<(Arc<str>, Arc<str>)> {
     meta.owners.iter().find_map(|owner| {
         let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
         let counts = match (group, &*owner.kind) {
             ("apps", "StatefulSet") => meta.name.starts_with(&*owner.name),
-            ("kubevirt.io", "VirtualMachineInstance") => true,
+            ("kubevirt.io", INSTANCE) => true,
             _ => false,
         };
         counts.then(|| (owner.kind.clone(), owner.name.clone()))
@@ -165,14 +165,14 @@ mod tests {
     fn what_the_controller_wrote_is_no_request() {
         let mut object = sample();
         object.meta.annotations.insert(keys::IP_ADDRESS.into(), "10.16.0.9".into());
-        assert_eq!(pod(&object, 0).requests.len(), 1);
+        assert_eq!(pod(&object, 0, true).requests.len(), 1);
         object.meta.annotations.insert(keys::ALLOCATED.into(), "true".into());
-        assert!(pod(&object, 0).requests.is_empty());
+        assert!(pod(&object, 0, true).requests.is_empty());
     }
 
     #[test]
     fn our_patch_status_and_labels_change_no_projection() {
-        let before = pod(&sample(), 0);
+        let before = pod(&sample(), 0, true);
         let mut object = sample();
         for key in [keys::ALLOCATED, keys::ROUTED, keys::IP_ADDRESS, keys::MAC_ADDRESS, keys::CIDR] {
             object.meta.annotations.insert(key.into(), "true".into());
@@ -180,7 +180,7 @@ mod tests {
         object.meta.resource_version = "77".into();
         object.meta.labels.insert("app".into(), "x".into());
         object.phase = "Pending".into();
-        assert_eq!(before, pod(&object, 0));
+        assert_eq!(before, pod(&object, 0, true));
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub enum ReadKey {
     NamespaceSubnets(Arc<str>),
     /// [`crate::view::View::orphan_ip`].
     OrphanIp(Arc<str>),
+    /// [`crate::view::View::machine`].
+    Machine(Arc<str>, Arc<str>),
     /// [`crate::view::View::interfaces`].
     Interfaces(Arc<str>, Arc<str>),
     /// [`crate::view::View::ippool`].
@@ -90,6 +92,7 @@ impl ReadKey {
             | Self::RowUuid(_)
             | Self::VipPorts(_)
             | Self::NamespaceSubnets(_)
+            | Self::Machine(..)
             | Self::Interfaces(..)
             | Self::PoolUsage(_)
             | Self::NamespacePools(_)

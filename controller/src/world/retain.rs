@@ -18,7 +18,7 @@ use super::{ByName, ReadKey, World};
 use crate::facts::Kind;
 use crate::ipam::{Error, PoolRequest, Request, pool_request};
 use crate::objects::{Ip, Meta, StringMap, Workload};
-use crate::view::{KeptView, Lease};
+use crate::view::{INSTANCE, KeptView, Lease, MACHINE};
 
 /// Kind, namespace, name.
 pub(super) type WorkloadKey = (Kind, Arc<str>, Arc<str>);
@@ -93,7 +93,9 @@ pub(super) fn asked(meta: &Meta) -> Result<Option<Policy>, Error> {
     match text {
         "" => Ok(None),
         "never" => Ok(Some(Policy::Never)),
-        "immutable" if workload_of(meta).is_some() => Ok(Some(Policy::Workload)),
+        "immutable" if workload_of(meta).is_some() || instance_of(meta).is_some() => {
+            Ok(Some(Policy::Workload))
+        }
         "immutable" => Err(Error::InvalidRequest(format!(
             "annotation {}: immutable keeps the addresses of a Deployment or StatefulSet, and this pod is of none; \
              write never to keep the address for a pod of this name, or remove the annotation",
@@ -106,8 +108,23 @@ pub(super) fn asked(meta: &Meta) -> Result<Option<Policy>, Error> {
     }
 }
 
-fn record_of_pod(meta: &Meta, node: &Arc<str>) -> Option<Record> {
+/// The instance of a virtual machine that a pod runs.
+fn instance_of(meta: &Meta) -> Option<Arc<str>> {
+    super::project::owner(meta).filter(|(kind, _)| &**kind == INSTANCE).map(|(_, name)| name)
+}
+
+fn record_of_pod(meta: &Meta, node: &Arc<str>, keep_vm_ip: bool) -> Option<Record> {
     let asked = asked(meta).ok()?;
+    if let Some(machine) = instance_of(meta).filter(|_| keep_vm_ip) {
+        return Some(Record {
+            workload: (Kind::VirtualMachine, meta.namespace.clone(), machine.clone()),
+            uid: None,
+            policy: asked.unwrap_or(Policy::Workload),
+            asked: meta.annotations.get(keys::IP_RETAIN).cloned().unwrap_or_default(),
+            pod: machine,
+            node: node.clone(),
+        });
+    }
     if asked.is_none() && !meta.owners.iter().any(|owner| &*owner.kind == "StatefulSet") {
         return None;
     }
@@ -128,14 +145,18 @@ fn record_of_pod(meta: &Meta, node: &Arc<str>) -> Option<Record> {
     })
 }
 
-fn record_of_ip(ip: &Ip) -> Option<Record> {
+fn record_of_ip(ip: &Ip, keep_vm_ip: bool) -> Option<Record> {
     let namespace = ip.spec.namespace.clone();
     let asked = ip.meta.annotations.get(keys::IP_RETAIN).cloned().unwrap_or_default();
     let named = ip.meta.annotations.get(keys::IP_RETAIN_FOR).and_then(|text| text.split_once('/'));
     let workload = match named {
         Some(("Deployment", name)) => (Kind::Deployment, namespace, name.into()),
         Some(("StatefulSet", name)) => (Kind::StatefulSet, namespace, name.into()),
+        Some((MACHINE, name)) => (Kind::VirtualMachine, namespace, name.into()),
         Some(("Pod", name)) => (Kind::Pod, namespace, name.into()),
+        _ if &*ip.spec.pod_type == MACHINE && keep_vm_ip => {
+            (Kind::VirtualMachine, namespace, ip.spec.pod_name.clone())
+        }
         _ if &*ip.spec.pod_type == "StatefulSet" => {
             let (set, number) = ip.spec.pod_name.rsplit_once('-')?;
             number.parse::<u64>().ok()?;
@@ -155,7 +176,7 @@ fn record_of_ip(ip: &Ip) -> Option<Record> {
 
 impl Record {
     /// Annotations of the IP object by which it is known after a restart. A
-    /// StatefulSet's needs none: the object's type and name say it, as upstream.
+    /// StatefulSet's or machine's needs none: the object's type and name say it, as upstream.
     fn annotations(&self) -> StringMap {
         if self.asked.is_empty() {
             return StringMap::new();
@@ -163,6 +184,7 @@ impl Record {
         let kind = match self.workload.0 {
             Kind::StatefulSet => "StatefulSet",
             Kind::Deployment => "Deployment",
+            Kind::VirtualMachine => MACHINE,
             _ => "Pod",
         };
         StringMap::from([
@@ -173,8 +195,8 @@ impl Record {
 }
 
 /// Annotations that the IP object of a pod needs to be kept after it.
-pub(super) fn annotations(meta: &Meta) -> StringMap {
-    record_of_pod(meta, &"".into()).map(|record| record.annotations()).unwrap_or_default()
+pub(super) fn annotations(meta: &Meta, keep_vm_ip: bool) -> StringMap {
+    record_of_pod(meta, &"".into(), keep_vm_ip).map(|record| record.annotations()).unwrap_or_default()
 }
 
 /// Nobody but a user makes an IP object with neither our finalizer nor our label (one
@@ -228,7 +250,16 @@ impl World {
         }
     }
 
-    fn queue_idle(&mut self, key: &WorkloadKey) {
+    /// The workload of that UID is gone: one of its name inherits nothing.
+    pub(super) fn made_anew(&mut self, key: &WorkloadKey, old: &Arc<str>) {
+        for port in self.retention.idle.get(key).into_iter().flatten() {
+            if let Some(record) = self.retention.records.get_mut(port) {
+                record.uid = Some(old.clone());
+            }
+        }
+    }
+
+    pub(super) fn queue_idle(&mut self, key: &WorkloadKey) {
         for port in self.retention.idle.get(key).cloned().unwrap_or_default() {
             self.leases.queue(port);
         }
@@ -237,7 +268,7 @@ impl World {
     /// A pod is here: for whom its address will be kept.
     pub(super) fn note_owner_of(&mut self, port: &Arc<str>, namespace: &str, name: &str) {
         let Some(stored) = self.stored_pod(namespace, name) else { return };
-        let record = record_of_pod(&stored.object.meta, &stored.object.node);
+        let record = record_of_pod(&stored.object.meta, &stored.object.node, self.config.keep_vm_ip);
         match record {
             Some(record) => self.record(port, record),
             None => self.forget(port),
@@ -255,7 +286,7 @@ impl World {
     /// An IP object is here. What a pod told counts more.
     pub(super) fn note_record(&mut self, ip: &Ip) {
         if !self.retention.records.contains_key(&ip.meta.name)
-            && let Some(record) = record_of_ip(ip)
+            && let Some(record) = record_of_ip(ip, self.config.keep_vm_ip)
         {
             self.record(&ip.meta.name.clone(), record);
         }
@@ -328,11 +359,15 @@ impl World {
         if !self.retains(port, record, lease) {
             return None;
         }
-        let set = record.workload.0 == Kind::StatefulSet;
+        let pod_type = match record.workload.0 {
+            Kind::StatefulSet => "StatefulSet",
+            Kind::VirtualMachine => MACHINE,
+            _ => "",
+        };
         Some(KeptView {
             pod: record.pod.clone(),
             namespace: record.workload.1.clone(),
-            pod_type: if set { "StatefulSet".into() } else { "".into() },
+            pod_type: pod_type.into(),
             node: record.node.clone(),
             reserved: false,
             row: record.workload.0 != Kind::Deployment,
@@ -345,9 +380,15 @@ impl World {
         if record.policy == Policy::Never {
             return true;
         }
+        if record.workload.0 == Kind::VirtualMachine {
+            return self.machine_retains(port, &record.workload, record.uid.as_ref(), lease);
+        }
         let Some(workload) = self.retention.workloads.get(&record.workload) else { return false };
         let same = record.uid.as_ref().is_none_or(|uid| *uid == workload.meta.uid);
-        if !same || workload.meta.deleting_at.is_some() || !self.still_served(workload, lease) {
+        if !same
+            || workload.meta.deleting_at.is_some()
+            || !self.still_served(&record.workload.1, &workload.template, lease)
+        {
             return false;
         }
         if record.workload.0 == Kind::StatefulSet {
@@ -368,7 +409,7 @@ impl World {
     }
 
     /// The next pod would be on this subnet again, and could have the address.
-    fn still_served(&self, workload: &Workload, lease: &Lease) -> bool {
+    pub(super) fn still_served(&self, namespace: &str, template: &StringMap, lease: &Lease) -> bool {
         let Some(subnet) = self.subnet_views.get(&lease.subnet) else { return false };
         let nets = net::parse_dual_cidrs(&subnet.spec.cidr_block).unwrap_or_default();
         let inside = |ip: std::net::IpAddr| subnet.invalid.is_some() || nets.contains(&ip);
@@ -379,7 +420,7 @@ impl World {
             // An attachment's subnet is its provider's.
             return true;
         }
-        let asks = |key: &str| workload.template.get(key).map_or("", |text| text.trim());
+        let asks = |key: &str| template.get(key).map_or("", |text| text.trim());
         let switch = asks(keys::LOGICAL_SWITCH);
         if !switch.is_empty() {
             return switch.split(',').any(|name| name.trim() == &*lease.subnet);
@@ -389,7 +430,7 @@ impl World {
         {
             return subnet == lease.subnet;
         }
-        self.namespace_subnets(&workload.meta.namespace).contains(&lease.subnet)
+        self.namespace_subnets(namespace).contains(&lease.subnet)
     }
 
     /// The kept port whose address a new pod of a Deployment takes over.

@@ -75,6 +75,11 @@ impl World {
         };
         found.same(|| "ports wanted".into(), &wanted(self), &wanted(&fresh));
         found.maps("IPPool", &self.pools.views, &fresh.pools.views);
+        let machines = |world: &World| -> BTreeMap<String, Arc<crate::view::MachineView>> {
+            let views = world.machines.views.iter();
+            views.map(|((namespace, name), view)| (format!("{namespace}/{name}"), view.clone())).collect()
+        };
+        found.maps("machine", &machines(self), &machines(&fresh));
         found.maps("IPPools of namespace", &self.pools.by_namespace, &fresh.pools.by_namespace);
         if self.usage_settled() {
             for (subnet, kept) in &self.usage {

@@ -270,8 +270,11 @@ impl World {
                 let stored = self.stored_pod(namespace, name).filter(|stored| stored.view.wants_network)?;
                 let labels = &stored.object.meta.labels;
                 let selected = wanted.iter().all(|(key, value)| labels.get(key) == Some(value));
-                selected.then(|| names::pod_port(name, namespace, keys::DEFAULT_PROVIDER).into())
+                let base = self.base_name(namespace, name);
+                selected.then(|| names::pod_port(&base, namespace, keys::DEFAULT_PROVIDER).into())
             })
+            .collect::<BTreeSet<_>>()
+            .into_iter()
             .collect()
     }
 

@@ -66,7 +66,8 @@ fn target(path: &str) -> Target {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let base = if parts[0] == "api" { 2 } else { 3 };
     let prefix = format!("/{}", parts[..base].join("/"));
-    let rest = &parts[base..];
+    // A group alone, as discovery asks for it.
+    let rest = if parts.len() > base { &parts[base..] } else { &[""] };
     let (namespace, rest) =
         if rest[0] == "namespaces" && rest.len() > 2 { (rest[1], &rest[2..]) } else { ("", rest) };
     let at = |index: usize| rest.get(index).copied().unwrap_or_default().to_owned();
@@ -331,6 +332,8 @@ impl FakeApi {
             status(code, "Refused", "refused by the test", None)
         } else if faults.forbid.is_some_and(|part| path.contains(&part)) {
             status(403, "Forbidden", "not allowed by the test", None)
+        } else if let Some(group) = self.discovery(&path) {
+            (200, group)
         } else if !self.state.lock().unwrap().installed.contains(&target.collection) {
             status(404, "NotFound", "the server could not find the requested resource", None)
         } else if faults.expire_page && query.contains_key("continue") {
@@ -358,6 +361,18 @@ impl FakeApi {
         };
         let code = StatusCode::from_u16(code).unwrap();
         Response::builder().status(code).body(Body::from(answer.to_string())).unwrap()
+    }
+
+    /// What discovery says about a group and version that has kinds.
+    fn discovery(&self, path: &str) -> Option<Value> {
+        let state = self.state.lock().unwrap();
+        let kinds: Vec<Value> = state
+            .installed
+            .iter()
+            .filter_map(|collection| collection.rsplit_once('/').filter(|(group, _)| *group == path))
+            .map(|(_, plural)| json!({ "name": plural }))
+            .collect();
+        (!kinds.is_empty()).then(|| json!({ "kind": "APIResourceList", "resources": kinds }))
     }
 
     async fn until_unmuted(&self) {

@@ -2,6 +2,7 @@
 //! northbound database, and looks at it from outside.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod chassis;
 pub mod ovn;
 
 use std::net::SocketAddr;
@@ -126,12 +127,20 @@ impl Rig {
 
     /// The database has a port of that name.
     pub async fn has_port(&self, name: &str) -> bool {
-        let options = Options::new(vec![self.database.endpoint()], "OVN_Northbound")
-            .table("Logical_Switch_Port", ["name"]);
+        self.has_row("Logical_Switch_Port", name).await
+    }
+
+    /// The database has a router port of that name.
+    pub async fn has_router_port(&self, name: &str) -> bool {
+        self.has_row("Logical_Router_Port", name).await
+    }
+
+    async fn has_row(&self, table: &str, name: &str) -> bool {
+        let options = Options::new(vec![self.database.endpoint()], "OVN_Northbound").table(table, ["name"]);
         let (_session, mut events) = Session::connect(options);
         loop {
             if let Event::Replaced { replica, .. } = events.next().await.unwrap() {
-                let table = replica.table("Logical_Switch_Port").unwrap();
+                let table = replica.table(table).unwrap();
                 return table.find_by("name", &OvsValue::string(name)).next().is_some();
             }
         }

@@ -46,6 +46,22 @@ impl<'a> Ovn<'a> {
         self.root.run("usr/bin/ovn-nbctl", self.southbound.directory(), &arguments).unwrap();
     }
 
+    /// Waits until every chassis has installed what is in the database now.
+    pub fn sync_nodes(&self) -> Result<(), String> {
+        let database = format!("--db=unix:{}", self.northbound.socket().display());
+        let arguments = [&*database, "--timeout=60", "--wait=hv", "sync"];
+        let result = self.root.run("usr/bin/ovn-nbctl", self.southbound.directory(), &arguments);
+        result.map(drop).map_err(|error| {
+            let log = self.southbound.directory().join("northd.log");
+            format!("{error}\nnorthd:\n{}", std::fs::read_to_string(log).unwrap_or_default())
+        })
+    }
+
+    /// Where ovn-controllers connect to.
+    pub fn southbound(&self) -> String {
+        format!("unix:{}", self.southbound.socket().display())
+    }
+
     /// Where a packet comes out.
     pub fn trace(&self, switch: &str, packet: &str) -> String {
         let database = format!("--db=unix:{}", self.southbound.socket().display());

@@ -247,6 +247,9 @@ impl Legacy {
             );
         }
         let bfd = vec![("logical_port", text("bfd@ovn-cluster")), ("dst_ip", text("10.16.0.78"))];
-        self.root(Foreign, "BFD", "bfd", bfd);
+        // Goes with its port: northd can't do with one whose port is gone.
+        self.root(Leftover, "BFD", "bfd", bfd);
+        let bfd = vec![("logical_port", text("ovn-cluster-external")), ("dst_ip", text("172.16.0.1"))];
+        self.root(Foreign, "BFD", "external bfd", bfd);
     }
 }

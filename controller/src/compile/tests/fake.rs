@@ -7,8 +7,8 @@ use crate::facts::RowKey;
 use crate::io::Config;
 use crate::objects::StringMap;
 use crate::view::{
-    Interfaces, IpPoolView, KeptView, Lease, LeaseState, NodeGate, NodeView, Overlay, PodView, PoolUsage,
-    Selecting, SubnetView, UnitKey, Usage, View, VipView, VpcView,
+    Interfaces, IpPoolView, KeptView, Lease, LeaseState, MachineView, NodeGate, NodeView, Overlay, PodView,
+    PoolUsage, Selecting, SubnetView, UnitKey, Usage, View, VipView, VpcView,
 };
 
 /// Which families the cluster has.
@@ -55,6 +55,8 @@ pub(crate) fn config(families: Families) -> Config {
         enable_lb: true,
         enable_ecmp: false,
         port_security: false,
+        keep_vm_ip: true,
+        live_migration: true,
         ls_dnat_mod_dl_dst: true,
         ls_ct_skip_dst_lport_ips: true,
         node_local_dns_ip: "".into(),
@@ -87,6 +89,7 @@ pub(crate) struct Cluster {
     pub(crate) leases: BTreeMap<Arc<str>, LeaseState>,
     pub(crate) usage: BTreeMap<Arc<str>, Arc<Usage>>,
     pub(crate) interfaces: Option<Arc<Interfaces>>,
+    pub(crate) machines: BTreeMap<Arc<str>, Arc<MachineView>>,
     pub(crate) pools: BTreeMap<Arc<str>, Arc<IpPoolView>>,
     pub(crate) vips: BTreeMap<Arc<str>, Arc<VipView>>,
     pub(crate) kept: BTreeMap<Arc<str>, Arc<KeptView>>,
@@ -110,6 +113,7 @@ impl Cluster {
             leases: BTreeMap::new(),
             usage: BTreeMap::new(),
             interfaces: None,
+            machines: BTreeMap::new(),
             pools: BTreeMap::new(),
             vips: BTreeMap::new(),
             kept: BTreeMap::new(),
@@ -326,6 +330,9 @@ impl View for Cluster {
     }
     fn other(&self, plural: &'static str, _: &str, name: &str) -> Option<Arc<str>> {
         self.others.get(plural).filter(|_| name != "gone").cloned()
+    }
+    fn machine(&self, _: &str, name: &str) -> Option<Arc<MachineView>> {
+        self.machines.get(name).cloned()
     }
     fn interfaces(&self, _: &str, _: &str) -> Option<Arc<Interfaces>> {
         self.interfaces.clone()

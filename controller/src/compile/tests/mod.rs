@@ -13,7 +13,7 @@ use self::fake::{Cluster, Families};
 use self::render::render;
 use super::compile;
 use crate::facts::{Facts, Fields, Keep, RowKey, Table};
-use crate::view::{LeaseState, UnitKey};
+use crate::view::{LeaseState, MachineView, NodeView, Placement, PodView, UnitKey};
 
 fn pod() -> UnitKey {
     UnitKey::Pod("web".into(), "a-0".into())
@@ -110,12 +110,23 @@ fn a_port_whose_subnet_is_gone_for_a_moment_stays() {
 }
 
 #[test]
-fn a_machines_port_is_left_alone() {
+fn a_machines_port_has_its_name_and_is_the_same_for_each_of_its_pods() {
     let mut cluster = Cluster::worked_example(Families::V4);
     cluster.pod_mut("web", "a-0").owner = Some(("VirtualMachineInstance".into(), "vm-1".into()));
-    let facts = compile(&cluster, &pod());
-    assert!(facts.rows.is_empty() && facts.kube.is_empty());
-    assert_eq!(facts.keeps, [Keep::Row(RowKey::new(Table::LogicalSwitchPort, "vm-1.web"))]);
+    cluster.hold("vm-1.web", "ovn-default", Families::V4.v4("10.16.0.7"), None, 7);
+    let node = Arc::new(NodeView { chassis: Some("chassis-2".into()), ..(*cluster.nodes["n-1"]).clone() });
+    cluster.nodes.insert("n-2".into(), node);
+    let other = PodView { node: "n-2".into(), uid: "b".into(), ..cluster.pod_mut("web", "a-0").clone() };
+    cluster.pods.insert(("web".into(), "b-0".into()), Arc::new(other));
+    let placement = Placement::Moving("n-1".into(), "n-2".into());
+    cluster.machines.insert("vm-1".into(), Arc::new(MachineView { active: "a-0".into(), placement }));
+    let (source, target) =
+        (compile(&cluster, &pod()), compile(&cluster, &UnitKey::Pod("web".into(), "b-0".into())));
+    assert_eq!((&source.rows, &source.members), (&target.rows, &target.members));
+    insta::assert_snapshot!(render(&target));
+    // With `--keep-vm-ip=false` it is a pod like any other.
+    cluster.config.keep_vm_ip = false;
+    assert_eq!(&*compile(&cluster, &pod()).rows[0].row.key, "a-0.web");
 }
 
 #[test]

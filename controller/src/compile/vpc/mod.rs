@@ -3,6 +3,7 @@
 //! is named in a condition and left out; the others are served.
 
 pub(crate) mod bfd;
+mod external;
 mod peerings;
 mod policies;
 pub(crate) mod routes;
@@ -94,7 +95,7 @@ fn conditions(
     let say = |facts: &mut Facts, gate, kind, status, why| {
         rows::condition(facts, object, &vpc.uid, gate, (kind, status), why);
     };
-    let unsupported = unsupported(&vpc.spec);
+    let (unsupported, missing) = external::missing(view, &object.name, &vpc.spec);
     let mut problems = problems.to_vec();
     problems.extend(default_subnet(view, object, vpc));
     let problem = problems.join("; ");
@@ -115,8 +116,9 @@ fn conditions(
     } else if !unsupported.is_empty() {
         let message = format!(
             "spec fields that this version of Weir does not act on yet: {}; what exists in OVN for them is left as \
-             it is",
-            unsupported.join(", ")
+             it is. {}",
+            unsupported.join(", "),
+            missing.join(". ")
         );
         say(facts, Gate::Committed, "Ready", false, (NOT_YET, &message));
     } else {
@@ -138,14 +140,4 @@ fn default_subnet(view: &dyn View, object: &ObjectRef, vpc: &VpcView) -> Option<
         )),
         Some(_) => None,
     }
-}
-
-/// Fields that are set and that this version does not act on.
-fn unsupported(spec: &crds::VpcSpec) -> Vec<&'static str> {
-    let fields = [
-        ("enableExternal", spec.enable_external),
-        ("extraExternalSubnets", !spec.extra_external_subnets.is_empty()),
-        ("enableBfd", spec.enable_bfd),
-    ];
-    fields.into_iter().filter(|(_, set)| *set).map(|(name, _)| name).collect()
 }

@@ -24,6 +24,8 @@ pub(crate) fn config() -> Config {
         enable_lb: true,
         enable_ecmp: false,
         port_security: false,
+        keep_vm_ip: true,
+        live_migration: true,
         ls_dnat_mod_dl_dst: true,
         ls_ct_skip_dst_lport_ips: true,
         node_local_dns_ip: "".into(),
