@@ -75,7 +75,11 @@ async fn real_flows_of_every_node_stay_as_they_are() {
         }
         nodes.iter().map(Chassis::flows).collect::<Vec<_>>()
     };
+    for port in kube_ovn::ON_NODE.iter().flat_map(|(_, ports)| *ports) {
+        tokio::task::block_in_place(|| ovn.wait_up(port));
+    }
     let before = settled();
+    assert!(before == settled(), "nothing changes by itself");
     for (flows, (node, _)) in before.iter().zip(kube_ovn::ON_NODE) {
         assert!(flows.len() > 1_000, "{node} has its flows: {}", flows.len());
     }

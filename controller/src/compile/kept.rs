@@ -50,7 +50,8 @@ pub(super) fn compile(view: &dyn View, port: &Arc<str>) -> Facts {
     facts
 }
 
-/// Only what a lost row needs to be made again; what the last pod had stays.
+/// What the address and a lost row need; what the last pod had beside stays. (A row with
+/// another address would be believed at the next start.)
 fn row(kept: &KeptView, lease: &Lease, facts: &mut Facts) {
     let switch = RowKey::new(Table::LogicalSwitch, &*lease.subnet);
     let id = format!("{}/{}", kept.namespace, kept.pod);
@@ -60,7 +61,7 @@ fn row(kept: &KeptView, lease: &Lease, facts: &mut Facts) {
     ids.extend(provider.map(|provider| ("provider", provider)));
     rows::named(Table::LogicalSwitchPort, &lease.port, switch, "ports")
         .whole("type", Value::string(""))
-        .initial("addresses", Value::strings([rows::port_address(lease)]))
+        .whole("addresses", Value::strings([rows::port_address(lease)]))
         // The next pod's port is armed anew, and a machine starts on any node, wherever a
         // migration has left it.
         .column("options", Column::map_without([] as [(&str, &str); 0], rows::ACTIVATION))

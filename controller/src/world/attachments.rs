@@ -242,8 +242,8 @@ impl World {
             if interfaces.list.iter().any(|interface| *interface.provider == *provider) {
                 continue;
             }
-            let base = self.base_name(&meta.namespace, &meta.name);
-            let port = names::pod_port(&base, &meta.namespace, &provider);
+            let owner = self.base_name(&meta.namespace, &meta.name);
+            let port = names::pod_port(&owner, &meta.namespace, &provider);
             interfaces.list.push(Interface {
                 requests: requests(meta, &provider, selection, &base),
                 provider: provider.into(),

@@ -377,7 +377,7 @@ mod tests {
     #[case("ne.web.ovn", false)]
     #[case("net.webs.ovn", false)]
     #[case("net.web.ovn.net1", true)]
-    #[case("net.web.ovn.pod16477688c0e", false)]
+    #[case("net.web.ovn.pod00000000000", false)]
     fn networks_of_a_machine(#[case] provider: &str, #[case] listed: bool) {
         let networks = vec![("blue".into(), "web/net".into())];
         let machine = Machine { networks, ..Machine::default() };

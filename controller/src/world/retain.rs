@@ -57,6 +57,8 @@ pub(super) struct Retention {
     members: BTreeMap<WorkloadKey, BTreeSet<Arc<str>>>,
     /// Those of them that no pod has.
     idle: BTreeMap<WorkloadKey, BTreeSet<Arc<str>>>,
+    /// Those of them that a pod has. (What is about to be freed is neither.)
+    busy: BTreeMap<WorkloadKey, BTreeSet<Arc<str>>>,
 }
 
 /// The workload that a pod is of: its key and, where the pod says it, its UID. A
@@ -294,7 +296,7 @@ impl World {
 
     pub(super) fn forget(&mut self, port: &Arc<str>) {
         let Some(record) = self.retention.records.remove(port) else { return };
-        for index in [&mut self.retention.members, &mut self.retention.idle] {
+        for index in [&mut self.retention.members, &mut self.retention.idle, &mut self.retention.busy] {
             if let Some(ports) = index.get_mut(&record.workload) {
                 ports.remove(port);
                 if ports.is_empty() {
@@ -320,6 +322,7 @@ impl World {
             };
             let joined = put(&mut self.retention.members, leased) && leased;
             put(&mut self.retention.idle, leased && is_kept);
+            put(&mut self.retention.busy, leased && wanted);
             // One more may be one too many: the last of those that nobody uses goes.
             let last = self.retention.idle.get(&workload).and_then(BTreeSet::last).cloned();
             if let Some(last) = last.filter(|last| joined && last != port) {
@@ -397,12 +400,8 @@ impl World {
         }
         let none = BTreeSet::new();
         let idle = self.retention.idle.get(&record.workload).unwrap_or(&none);
-        let members = self.retention.members.get(&record.workload).map_or(0, BTreeSet::len);
-        let others = idle.len() - usize::from(idle.contains(port));
-        // This port is a member and idle, whether the indexes know it yet or not.
-        let joining =
-            usize::from(!self.retention.members.get(&record.workload).is_some_and(|m| m.contains(port)));
-        let busy = (members + joining).saturating_sub(others + 1);
+        let busy = self.retention.busy.get(&record.workload);
+        let busy = busy.map_or(0, |busy| busy.len() - usize::from(busy.contains(port)));
         let may = usize::try_from(workload.replicas.saturating_add(workload.surge)).unwrap_or(usize::MAX);
         let rank = idle.range(..port.clone()).count();
         rank < may.saturating_sub(busy)

@@ -46,6 +46,14 @@ impl<'a> Ovn<'a> {
         self.root.run("usr/bin/ovn-nbctl", self.southbound.directory(), &arguments).unwrap();
     }
 
+    /// Waits until a logical port is bound: before that its chassis may be unknown, and
+    /// then nothing waits for it.
+    pub fn wait_up(&self, port: &str) {
+        let database = format!("--db=unix:{}", self.northbound.socket().display());
+        let arguments = [&*database, "--timeout=60", "wait-until", "Logical_Switch_Port", port, "up=true"];
+        self.root.run("usr/bin/ovn-nbctl", self.southbound.directory(), &arguments).unwrap();
+    }
+
     /// Waits until every chassis has installed what is in the database now.
     pub fn sync_nodes(&self) -> Result<(), String> {
         let database = format!("--db=unix:{}", self.northbound.socket().display());

@@ -142,7 +142,7 @@ mod tests {
         let expected: Vec<(Arc<str>, Arc<str>)> =
             vec![("a".into(), "web/net".into()), ("b".into(), "infra/net".into())];
         assert_eq!(machine.networks, expected);
-        assert_eq!(&*machine.template["ovn.kubernetes.io/logical_switch"], "s");
+        assert_eq!(&**machine.template.get("ovn.kubernetes.io/logical_switch").unwrap(), "s");
     }
 
     #[test]
