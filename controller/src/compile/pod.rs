@@ -259,7 +259,7 @@ fn north_gateway(
     lease: &Lease,
     facts: &mut Facts,
 ) -> bool {
-    let text = nic.pod.requests.get(keys::NORTH_GATEWAY).map_or("", |text| text.trim());
+    let text = nic.serving.requests.get(keys::NORTH_GATEWAY).map_or("", |text| text.trim());
     let default = nic.provider == keys::DEFAULT_PROVIDER && *subnet.spec.vpc == *config.cluster_router;
     let Some(hops) = wishes::north_gateway(text).ok().filter(|_| default) else { return false };
     let mut all = true;
