@@ -10,7 +10,7 @@ LAB := target/debug/lab
 E2E_LAB ?= e2e
 export CARGO_TERM_COLOR ?= never
 
-.PHONY: help lab lab-down test lint unit e2e bench bench-ovsdb soak fuzz tools shim shim-arm64 generate clean bootstrap shim shim-arm64
+.PHONY: help lab lab-down test lint unit e2e conformance bench bench-ovsdb soak soak-e2e fuzz tools shim shim-arm64 generate clean bootstrap shim shim-arm64
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -51,6 +51,11 @@ e2e: $(LAB) tools ## End-to-end tests on a lab of their own
 	@echo "== end-to-end tests"
 	@scripts/e2e.sh $(LAB) $(E2E_LAB)
 
+# What `make test` runs on a cluster of both families, on clusters of one.
+conformance: $(LAB) tools ## All end-to-end tests on a cluster of IPv4 and on one of IPv6
+	@for family in ipv4 ipv6; do \
+	  echo "== end-to-end tests, $$family"; scripts/e2e.sh $(LAB) $(E2E_LAB)-$$family $$family || exit 1; done
+
 bench: bench-ovsdb bench-cni bench-controller ## All benches; figures are in docs/performance.md and docs/ovsdb.md
 
 bench-ovsdb: $(LAB) tools ## The OVSDB client side by side with ovn-nbctl and Python (docs/ovsdb.md)
@@ -63,13 +68,19 @@ bench-controller: $(LAB) tools ## The controller at scale: 150,000 pods (WEIR_BE
 	@$(CARGO) bench -p controller --bench ipam
 	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) bench -p controller --bench scale
 
-soak: soak-ovsdb soak-cni soak-controller ## Long runs of everything that can be run for long
+soak: soak-ovsdb soak-cni soak-controller soak-e2e ## Long runs of everything that can be run for long
 
 soak-ovsdb: $(LAB) tools ## The OVSDB client on real clusters (WEIR_LEADER_CHANGES=200, WEIR_CUTS=40, ...)
 	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test -p ovsdb --tests --no-fail-fast -- --ignored --nocapture --test-threads=1 soak_
 
 soak-cni: $(LAB) tools ## A thousand ADDs and DELs, five hundred pods at once
 	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test -q -p daemon --test plug_endurance -- --ignored --nocapture
+
+soak-e2e: export WEIR_OUTAGE_SECONDS ?= 600
+soak-e2e: export WEIR_RECREATIONS ?= 1000
+soak-e2e: export WEIR_BURST ?= 500
+soak-e2e: $(LAB) tools ## In a cluster: ten minutes without databases, 1,000 pods made anew, 500 at once
+	@scripts/e2e.sh $(LAB) $(E2E_LAB)-soak dual outage scale
 
 # The simulator optimised, or a thousand seeds would take a day.
 soak-controller: export WEIR_SIM_SEEDS ?= 1000

@@ -37,6 +37,7 @@ pub mod kube;
 pub mod logs;
 pub mod metrics;
 pub mod mirror;
+pub mod mtu;
 pub mod netlink;
 pub mod node;
 pub mod ovs;

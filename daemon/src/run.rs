@@ -33,7 +33,7 @@ use crate::node::{Initialiser, Inputs};
 use crate::ovs::Ovs;
 use crate::plug::{Locks, Patience, Plugger};
 use crate::readiness::Readiness;
-use crate::{daemons, diagnostics, heal, health, install, keep, plug, portloop, preflight, server, socket};
+use crate::{daemons, diagnostics, heal, health, install, keep, mtu, plug, portloop, preflight, server, socket};
 
 /// Changes of the host's network that a slow reader may lag behind.
 const CHANGES: usize = 4096;
@@ -65,6 +65,8 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         "--ovs-socket: the node's own database is not reached by TLS; give the path of its socket"
     );
     let host = HostNet::own().await.context("the host's network (the agent needs CAP_NET_ADMIN)")?;
+
+    let mtu_before = mtu::before(&host.netlink).await;
 
     let cluster = Arc::new(Cluster::default());
     // Calls that still run at the end may wait for what the watches bring.
@@ -160,6 +162,8 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     tasks.spawn(async move {
         stop.run_until_cancelled(preflight::tell(look)).await;
     });
+    let (told, recorder) = (readiness.node.clone(), plugger.recorder.clone());
+    tasks.spawn(mtu::tell(told, mtu_before, recorder, plugger.node.clone()));
     let host_loop = HostLoop {
         flags: flags.clone(),
         plugger: plugger.clone(),

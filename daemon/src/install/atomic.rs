@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_anywhere_leaves_the_old_file_or_the_new() {
+    fn u_21_a_crash_anywhere_leaves_the_old_file_or_the_new() {
         let (old, new) = (vec![b'o'; 3 * PART], vec![b'n'; 3 * PART + 7]);
         for old in [None, Some(&old)] {
             let mut moment = 0;

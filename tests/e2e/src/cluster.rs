@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use lab::checks::probe;
 use lab::progress::{Look, wait_for};
 use lab::state::{Lab, Node};
 use lab::{api, node};
@@ -56,6 +57,37 @@ impl Cluster {
     /// Runs a command in a node, through a shell.
     pub fn sh(&self, on: &Node, script: &str) -> Result<String> {
         node::exec(&self.lab, on, ["sh", "-c", script])
+    }
+
+    /// Runs a program of the switch's pod on a node.
+    pub fn in_switch(&self, on: &Node, args: &[&str]) -> Result<String> {
+        probe::in_workload(&self.lab, "ovs", Some(&on.name), args)
+    }
+
+    /// Runs a program where the databases are.
+    pub fn in_central(&self, args: &[&str]) -> Result<String> {
+        probe::in_workload(&self.lab, "ovn-central", None, args)
+    }
+
+    /// Waits until every node has carried out what is in the northbound database.
+    pub fn settle_flows(&self) -> Result<()> {
+        self.in_central(&["ovn-nbctl", "--wait=hv", "--timeout=120", "sync"]).map(drop)
+    }
+
+    /// The number, inside the node, of the one process of that name; `None` while there is none.
+    pub fn process(&self, on: &Node, name: &str) -> Result<Option<u32>> {
+        let text = self.sh(on, &format!("pidof -s {name} || true"))?;
+        Ok(text.trim().parse().ok())
+    }
+
+    /// How often containers of Weir's pods have been started again, by pod.
+    pub fn restarts(&self) -> Result<BTreeMap<String, u64>> {
+        let pods = api::list(&self.lab, &format!("/api/v1/namespaces/{SYSTEM}/pods"))?;
+        let count = |pod: &Value| {
+            let statuses = pod.pointer("/status/containerStatuses").and_then(Value::as_array);
+            statuses.into_iter().flatten().filter_map(|status| status["restartCount"].as_u64()).sum()
+        };
+        Ok(pods.iter().map(|pod| (api::text(pod, "/metadata/name").to_owned(), count(pod))).collect())
     }
 
     /// The pods of Weir with that `app` label that are not being deleted.

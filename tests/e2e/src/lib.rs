@@ -6,7 +6,9 @@
 //!                              ├─▶ audit      who wrote what to the API server
 //!                              ├─▶ proxy      who wrote what to the northbound database
 //!                              ├─▶ inventory  everything that exists, to compare before and after
-//!                              └─▶ network, flow  subnets, pods that talk, what they lose meanwhile
+//!                              ├─▶ settings   other arguments of controller and agents for a while
+//!                              ├─▶ document   the commands of a page of `docs/`, carried out
+//!                              └─▶ network, flow, frames  subnets, pods that talk, what they lose, what they forge
 //! ```
 //!
 //! The tests themselves are in `tests/`. They share one cluster (its name is in
@@ -15,8 +17,11 @@
 
 pub mod audit;
 pub mod cluster;
+pub mod document;
 pub mod flow;
+pub mod frames;
 pub mod inventory;
 pub mod network;
 pub mod proxy;
+pub mod settings;
 pub mod workload;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use e2e::cluster::{Cluster, PATIENCE, SYSTEM};
-use e2e::flow::{Flow, netns};
+use e2e::flow::Flow;
 use e2e::network::{shell_pod, views};
 use e2e::workload::Namespace;
 use lab::progress::say;
@@ -35,7 +35,7 @@ fn no_outage(flows: Vec<Flow>, what: &str) -> Result<()> {
 }
 
 #[test]
-fn traffic_goes_on_while_our_processes_start_anew() -> Result<()> {
+fn u19_traffic_goes_on_while_our_processes_start_anew() -> Result<()> {
     let cluster = Cluster::open()?;
     let nodes = cluster.nodes()?;
     let namespace = Namespace::create(&cluster, "calm")?;
@@ -54,40 +54,5 @@ fn traffic_goes_on_while_our_processes_start_anew() -> Result<()> {
         no_outage(running, &format!("{app} started anew"))?;
         back?;
     }
-    namespace.delete_pods(true)
-}
-
-#[test]
-fn packets_of_exactly_the_mtu_pass_and_a_byte_more_does_not() -> Result<()> {
-    let cluster = Cluster::open()?;
-    let nodes = cluster.nodes()?;
-    let namespace = Namespace::create(&cluster, "mtu")?;
-    namespace.apply(&[
-        shell_pod(&namespace, "a", &nodes[0].name, &json!({})),
-        shell_pod(&namespace, "b", &nodes[1].name, &json!({})),
-    ])?;
-    namespace.wait_ready(2, PATIENCE)?;
-    let views = views(&namespace)?;
-    let inside = netns(&cluster, &nodes[0], &views[0])?;
-    let shown = cluster.sh(&nodes[0], &format!("nsenter --net={inside} ip -o link show eth0"))?;
-    let mtu: usize = shown
-        .split_whitespace()
-        .skip_while(|word| *word != "mtu")
-        .nth(1)
-        .and_then(|word| word.parse().ok())
-        .ok_or_else(|| anyhow::anyhow!("no mtu in {shown:?}"))?;
-    for v4 in cluster.lab.plan.family.select(true, false) {
-        let target = views[1].address(v4)?;
-        let headers = if v4 { 28 } else { 48 };
-        for (size, expected) in [(mtu - headers, true), (mtu - headers + 1, false)] {
-            let script = format!(
-                "nsenter --net={inside} ping -n -M do -c 3 -i 0.2 -W 2 -s {size} {target} >/dev/null 2>&1 \
-                 && echo yes || echo no"
-            );
-            let got = cluster.sh(&nodes[0], &script)?.trim() == "yes";
-            ensure!(got == expected, "MTU {mtu}, {target}, payload {size}: {got}");
-        }
-    }
-    say(format!("pod MTU {mtu}: exactly that passes across nodes, one byte more does not"));
     namespace.delete_pods(true)
 }

@@ -118,7 +118,7 @@ const CRATES: &[&str] = &["controller", "daemon", "cli"];
 const SHIM: &[&str] = &["rustc", "--quiet", "-p", "cni", "--bin", "kube-ovn"];
 const STATIC: &[&str] = &["--", "-C", "target-feature=+crt-static", "-C", "relocation-model=static"];
 /// Those programs, by the names that `deploy/README.md` asks for.
-const BINARIES: &[&str] = &["kube-ovn-controller", "kube-ovn-daemon", "kube-ovn", "weir"];
+pub(crate) const BINARIES: &[&str] = &["kube-ovn-controller", "kube-ovn-daemon", "kube-ovn", "weir"];
 
 /// Which build of Weir's programs goes into the image: `release`, or what
 /// `WEIR_LAB_PROFILE` says (`dev`: quicker to build for those who work on it).

@@ -85,7 +85,7 @@ pub fn apply(lab: &Lab, options: &Options) -> Result<()> {
 
 /// Puts `weir` beside the lab's own program, by the name that makes it kubectl's
 /// plugin `ko` (`lab kubectl ko nbctl show`).
-fn install_plugin(lab: &Lab) -> Result<()> {
+pub(crate) fn install_plugin(lab: &Lab) -> Result<()> {
     let target = lab.path("bin/kubectl-ko");
     // A running program can't be written to, but removed.
     cache::remove(&target)?;
@@ -109,6 +109,11 @@ impl Installed {
     fn now(lab: &Lab) -> Result<Self> {
         Ok(Self { programs: images::programs_key()?, images: images::Wanted::of(lab)?.archives })
     }
+}
+
+/// Remembers that the programs as they are now run, in the images as they were (see [`crate::swap`]).
+pub(crate) fn note_programs(lab: &Lab) -> Result<()> {
+    write_json(&Installed::file(lab), &Installed::now(lab)?)
 }
 
 /// After new images under an old name: pods that run an older one are replaced.
@@ -144,7 +149,7 @@ pub fn wait_ready(lab: &Lab) -> Result<()> {
     quiet_step("Weir's pods ready", || {
         WORKLOADS.iter().try_for_each(|(kind, name)| wait_rollout(lab, kind, name))
     })?;
-    write_json(&Installed::file(lab), &Installed::now(lab)?)?;
+    note_programs(lab)?;
     quiet_step("nodes Ready", || life::wait_nodes_ready(lab, Duration::from_secs(90)))?;
     quiet_step("CoreDNS Ready", || wait_rollout(lab, "deployment", "coredns"))
 }

@@ -44,6 +44,7 @@ pub mod progress;
 pub mod run;
 pub mod seed;
 pub mod state;
+pub mod swap;
 
 use std::path::Path;
 

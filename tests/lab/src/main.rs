@@ -17,6 +17,7 @@ use lab::progress::{begin, quiet_step};
 use lab::state::{DEFAULT_NAME, Lab, lock, names};
 use lab::{
     api, checks, collect, control, demo, install, life, netns, node, outside, packages, process, programs,
+    swap,
 };
 
 #[derive(Parser)]
@@ -84,6 +85,12 @@ enum Action {
         /// Further options of `weir manifests`
         #[arg(last = true)]
         extra: Vec<String>,
+    },
+    /// Put newly built programs into a running lab and restart what runs them, without a new image
+    Swap {
+        /// Take Weir's programs as they are in the target folder
+        #[arg(long)]
+        no_build: bool,
     },
     /// Check what a first look should find, and print the table
     Show,
@@ -229,6 +236,13 @@ fn act(arguments: Arguments) -> Result<ExitCode> {
         Action::Install { extra } => {
             let _lock = lock(name)?;
             install::install(&Lab::existing(name)?, &install::Options { extra })?;
+        }
+        Action::Swap { no_build } => {
+            if !no_build {
+                images::build_binaries()?;
+            }
+            let _lock = lock(name)?;
+            swap::swap(&Lab::existing(name)?)?;
         }
         Action::Show => return show(&Lab::existing(name)?),
         Action::Demo { nodes, family, no_build } => {

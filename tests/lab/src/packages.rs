@@ -28,6 +28,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("ping", "iputils-ping"),
     ("tcpdump", "tcpdump"),
     ("strace", "strace"),
+    ("jq", "jq"),
 ];
 
 /// Packages without a program of their own: certificates for the package
