@@ -121,7 +121,9 @@ fn hex(bytes: &[u8]) -> String {
 /// `frames` in the network namespace of a pod.
 fn inside(cluster: &Cluster, pod: &PodView, arguments: &[String]) -> Result<std::process::Command> {
     let on = cluster.lab.node(&pod.node)?;
-    let netns = node::path_in(&cluster.lab, &on, &flow::netns(cluster, &on, pod)?)?;
+    // Seen from the machine, the node's link /var/run would lead to the machine's own /run.
+    let netns = flow::netns(cluster, &on, pod)?.replace("/var/run/", "/run/");
+    let netns = node::path_in(&cluster.lab, &on, &netns)?;
     let mut enter = command("nsenter", [format!("--net={}", netns.display())]);
     enter.arg(program()?).args(arguments);
     Ok(enter)

@@ -25,6 +25,8 @@ impl Drop for Restore<'_> {
             ])?;
             let nodes = self.0.nodes()?;
             self.0.wait_system("kube-ovn-cni", nodes.len())?;
+            // While its configuration is there, or the runtime forgets to forget the pods.
+            self.0.kubectl(&["delete", "namespace", "course", "--ignore-not-found", "--timeout=120s"])?;
             for node in &nodes {
                 self.0.sh(node, "rm -rf /etc/cni/net.d/00-course.conflist /tmp/course")?;
                 self.0.sh(node, "ip netns del course-nobody 2>/dev/null || true")?;

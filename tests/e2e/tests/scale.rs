@@ -59,10 +59,14 @@ fn u60_flows_grow_by_the_same_amount_with_each_subnet() -> Result<()> {
 }
 
 #[test]
-fn u60_pods_made_anew_leave_no_flows_and_no_neighbours() -> Result<()> {
+fn u60_pods_made_anew_leave_what_their_number_explains_and_not_for_long() -> Result<()> {
     const AT_ONCE: usize = 20;
+    // From here on there is the time to see the routers forget.
+    const LONG: usize = 500;
+    const MAC_BINDING_AGE: Duration = Duration::from_secs(300);
     let rounds = number("WEIR_RECREATIONS", 60)?.div_ceil(AT_ONCE);
     let cluster = Cluster::open()?;
+    let families = cluster.lab.plan.family.select(4, 6).len();
     let nodes = cluster.nodes()?;
     let namespace = Namespace::create(&cluster, "again")?;
     let gateway = api::get(&cluster.lab, "/apis/kubeovn.io/v1/subnets/ovn-default")?;
@@ -92,18 +96,24 @@ fn u60_pods_made_anew_leave_no_flows_and_no_neighbours() -> Result<()> {
             say(format!("{} pods made anew, {} neighbours", (round + 1) * AT_ONCE, mac_bindings(&cluster)?));
         }
     }
-    let after = wait_for("as many flows as before", PATIENCE, || {
-        let after = (flows(&cluster, &nodes[1])?, mac_bindings(&cluster)?);
-        // Not one a pod; what else happens in the cluster may add a few.
-        let well = after.0 <= before.0 + before.0 / 100 + 10 && after.1 <= before.1 + 4;
-        Ok(if well { Look::Ready(after) } else { Look::NotYet(format!("{before:?} then {after:?}")) })
-    })?;
+    let after = (flows(&cluster, &nodes[1])?, mac_bindings(&cluster)?);
+    let (more, learnt) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
+    // A router learns who spoke to it (one row a pod that is gone, at most) and forgets it after 300 s.
+    ensure!(learnt <= rounds * AT_ONCE * families + 4, "{before:?} then {after:?}: neighbours multiply");
+    ensure!(more <= 5 * learnt + before.0 / 100 + 10, "{before:?} then {after:?}: flows multiply");
     say(format!(
         "{} pods made anew in {:.0} s; flows and neighbours {before:?} then {after:?}",
         rounds * AT_ONCE,
         begun.elapsed().as_secs_f64()
     ));
-    Ok(())
+    if rounds * AT_ONCE < LONG {
+        return Ok(());
+    }
+    wait_for("what was learnt to be forgotten", 2 * MAC_BINDING_AGE, || {
+        let now = (flows(&cluster, &nodes[1])?, mac_bindings(&cluster)?);
+        let well = now.0 <= before.0 + before.0 / 100 + 10 && now.1 <= before.1 + 4;
+        Ok(if well { Look::Ready(()) } else { Look::NotYet(format!("{before:?} then {now:?}")) })
+    })
 }
 
 /// What the agent's process has used.
@@ -190,7 +200,7 @@ fn children(cluster: &Cluster, on: &Node, stop: &std::sync::atomic::AtomicBool) 
 
 #[test]
 fn u57_a_burst_of_pods_on_one_node_runs_no_program() -> Result<()> {
-    let count = number("WEIR_BURST", 60)?;
+    let count = number("WEIR_BURST", 100)?;
     let cluster = Cluster::open()?;
     let node = cluster.nodes()?[1].clone();
     let namespace = Namespace::create(&cluster, "burst")?;
@@ -238,13 +248,14 @@ fn u57_a_burst_of_pods_on_one_node_runs_no_program() -> Result<()> {
         |percent: usize| times.get((times.len() * percent / 100).min(times.len().saturating_sub(1))).copied();
     say(format!(
         "{count} ADDs at once in {:.1} s with the pods' making: p50 {:?} ms, p99 {:?} ms; memory {} kB, at most {} kB; \
-         interfaces left: {}; programs seen: {seen:?}",
+         interfaces left: {}; programs seen: {seen:?}, page faults {}",
         took.as_secs_f64(),
         at(50),
         at(99),
         before.resident_kb,
         during.peak_kb,
         left.trim(),
+        during.children.saturating_sub(before.children),
     ));
     ensure!(added.len() == count && added.iter().all(|(status, _)| *status == 0), "ADDs failed: {failures}");
     ensure!(
@@ -259,9 +270,13 @@ fn u57_a_burst_of_pods_on_one_node_runs_no_program() -> Result<()> {
     let others: Vec<_> =
         seen.iter().filter(|name| !firewall(name) && !name.starts_with("kube-ovn-daemon")).collect();
     ensure!(others.is_empty(), "the agent ran {others:?}");
+    // What is too short to be seen leaves page faults, some hundreds a program. A pass of the firewall runs six programs,
+    // and a few passes fall into the burst, whatever its size; a program an ADD would be far more.
+    let faults = during.children.saturating_sub(before.children);
+    let allowed = 15_000 + 100 * u64::try_from(count)?;
     ensure!(
-        seen.iter().any(firewall) || before.children == during.children,
-        "a program was run and not seen"
+        faults <= allowed,
+        "programs with {faults} page faults were run, {allowed} at most were expected"
     );
     Ok(())
 }
