@@ -33,7 +33,9 @@ use crate::node::{Initialiser, Inputs};
 use crate::ovs::Ovs;
 use crate::plug::{Locks, Patience, Plugger};
 use crate::readiness::Readiness;
-use crate::{daemons, diagnostics, heal, health, install, keep, mtu, plug, portloop, preflight, server, socket};
+use crate::{
+    daemons, diagnostics, heal, health, install, keep, mtu, plug, portloop, preflight, server, socket,
+};
 
 /// Changes of the host's network that a slow reader may lag behind.
 const CHANGES: usize = 4096;
