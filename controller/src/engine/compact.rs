@@ -37,13 +37,15 @@ impl Compactor {
             }
             for (name, column) in fact.columns.iter_mut() {
                 match column {
-                    Column::Whole(Value::Atom(Atom::String(text))) if name == "name" => {
-                        if *text == fact.row.key {
-                            *text = fact.row.key.clone();
-                        }
+                    Column::Whole(Value::Atom(Atom::String(text)))
+                        if name == "name" && *text == fact.row.key =>
+                    {
+                        *text = fact.row.key.clone();
                     }
-                    // Actions and types are a few words.
-                    Column::Whole(Value::Atom(Atom::String(text))) if text.len() <= WORD => {
+                    // Actions and types are a few words; names are not.
+                    Column::Whole(Value::Atom(Atom::String(text)))
+                        if name != "name" && text.len() <= WORD =>
+                    {
                         *text = self.common.get(&**text);
                     }
                     _ => {}

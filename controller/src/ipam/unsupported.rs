@@ -14,7 +14,7 @@ const ANNOTATIONS: &[&str] = &[keys::EIP, keys::SNAT, keys::SECURITY_GROUPS];
 /// there. `None` when everything it asks for is understood.
 pub fn unsupported(requests: &StringMap) -> Option<Error> {
     let key =
-        ANNOTATIONS.iter().find(|key| requests.get(**key).is_some_and(|value| !value.trim().is_empty()))?;
+        ANNOTATIONS.iter().find(|key| requests.get(key).is_some_and(|value| !value.trim().is_empty()))?;
     Some(Error::Unsupported(format!(
         "annotation {key} is not supported by this version of Weir yet, so the pod gets no address; remove it \
          and create the pod again"

@@ -170,7 +170,7 @@ impl World {
             return Ok(None);
         }
         if told {
-            let value = |key: &str| meta.annotations.get(&*keys::pod_key(provider, key)).map(|text| &**text);
+            let value = |key: &str| meta.annotations.get(&keys::pod_key(provider, key)).map(|text| &**text);
             let switch = value("logical_switch").unwrap_or_default();
             request.subnets = match switch {
                 "" => self.subnets_of_provider(provider),

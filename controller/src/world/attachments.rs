@@ -92,7 +92,7 @@ pub(super) fn told(meta: &Meta, provider: &str) -> bool {
     let value = if provider == keys::DEFAULT_PROVIDER {
         meta.annotations.get(keys::ALLOCATED)
     } else {
-        meta.annotations.get(&*keys::pod_key(provider, "allocated"))
+        meta.annotations.get(&keys::pod_key(provider, "allocated"))
     };
     value.is_some_and(|value| &**value == "true")
 }
@@ -105,7 +105,7 @@ fn requests(meta: &Meta, provider: &str, selection: &Selection, base: &str) -> S
         if told && answered {
             continue;
         }
-        if let Some(value) = meta.annotations.get(&*keys::pod_key(provider, name)) {
+        if let Some(value) = meta.annotations.get(&keys::pod_key(provider, name)) {
             requests.insert((*key).into(), value.clone());
         }
     }
@@ -124,7 +124,7 @@ fn requests(meta: &Meta, provider: &str, selection: &Selection, base: &str) -> S
     if let Some(interface) = &selection.interface {
         let own = |name: &str| {
             let key = format!("{base}.kubernetes.io/{name}.{interface}");
-            meta.annotations.get(&*key).cloned()
+            meta.annotations.get(&key).cloned()
         };
         put(keys::IP_ADDRESS, own("ip_address"));
         put(keys::MAC_ADDRESS, own("mac_address"));

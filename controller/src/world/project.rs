@@ -71,7 +71,7 @@ pub(crate) fn pod(pod: &Pod, unix_s: i64, keep_vm_ip: bool) -> PodView {
     let mut requests = StringMap::new();
     let early = if allocated(&pod.meta) { &[] } else { REQUESTS_UNTIL_ALLOCATED };
     for key in REQUESTS.iter().chain(early) {
-        if let Some((key, value)) = annotations.get_key_value(*key) {
+        if let Some((key, value)) = annotations.get_key_value(key) {
             requests.insert(key.clone(), value.clone());
         }
     }

@@ -136,7 +136,7 @@ fn of_annotations(port: &Arc<str>, meta: &Meta, provider: &str) -> Option<Lease>
     let value = |key: &str| {
         let value = match key.strip_prefix("ovn.kubernetes.io/") {
             Some(name) if provider != keys::DEFAULT_PROVIDER => {
-                meta.annotations.get(&*keys::pod_key(provider, name))
+                meta.annotations.get(&keys::pod_key(provider, name))
             }
             _ => meta.annotations.get(key),
         };

@@ -22,13 +22,11 @@ fn mac_of(cluster: &Cluster, pod: &PodView) -> Result<Mac> {
     frames::mac(api::text(&object, "/metadata/annotations/ovn.kubernetes.io~1mac_address"))
 }
 
+/// A frame and what is untrue in it.
+type Lie = (String, Vec<u8>);
+
 /// Frames with a lie in each, by name; and one without.
-fn lies(
-    cluster: &Cluster,
-    from: &PodView,
-    to: &PodView,
-    other: &PodView,
-) -> Result<(Vec<(String, Vec<u8>)>, Vec<u8>)> {
+fn lies(cluster: &Cluster, from: &PodView, to: &PodView, other: &PodView) -> Result<(Vec<Lie>, Vec<u8>)> {
     let (own, target) = (mac_of(cluster, from)?, mac_of(cluster, to)?);
     let mut lies = Vec::new();
     let mut honest = Vec::new();

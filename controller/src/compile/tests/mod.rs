@@ -162,7 +162,7 @@ fn a_broken_subnet_tears_nothing_down() {
             Keep::Marked(table, key, value) => {
                 *table == row.row.table
                     && matches!(&row.columns["external_ids"],
-                        crate::facts::Column::Keys(ids) if ids.get(*key) == Some(value))
+                        crate::facts::Column::Keys(ids) if ids.get(key) == Some(value))
             }
         });
         assert!(stated || kept, "lost: {}", row.row);
