@@ -121,8 +121,8 @@ async fn k_145_metrics_have_the_contracts_names_and_labels() {
         "rest_client_requests_total{",
         "klog_lines_total{",
         "klog_bytes_total{",
-        "ip_local_port_range{hostname=\"n1\",value=\"start\"}",
-        "ip_local_port_range{hostname=\"n1\",value=\"end\"}",
+        "ip_local_port_range{hostname=\"n1\",start=\"",
+        "dns_search_domain{hostname=\"n1\",additional=\"",
         "checksum_err_count{hostname=\"n1\"}",
     ] {
         assert!(text.contains(series), "{series} is not in\n{text}");
@@ -172,18 +172,11 @@ fn encap_ip(machine: &Machine) -> Option<String> {
     machine.ovs.view().root_external_id("ovn-encap-ip").map(str::to_owned)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn k_080_the_tunnels_address_interface_and_mtu_are_followed() {
-    let machine = Machine::boot().await;
+/// A second NIC for tunnels, with a smaller MTU.
+async fn add_eth2(machine: &Machine) {
     let host = &machine.host.netlink;
-    // A second NIC for tunnels, with a smaller MTU.
-    let veth = Veth {
-        name: "eth2",
-        peer: "peer2",
-        peer_mac: None,
-        peer_namespace: Some(&machine.underlay),
-        mtu: Some(1450),
-    };
+    let peer = Some(&machine.underlay);
+    let veth = Veth { name: "eth2", peer: "peer2", peer_mac: None, peer_namespace: peer, mtu: Some(1450) };
     host.add_veth(&veth).await.unwrap();
     let eth2 = host.require_link("eth2").await.unwrap().index;
     host.set_up(eth2).await.unwrap();
@@ -191,34 +184,71 @@ async fn k_080_the_tunnels_address_interface_and_mtu_are_followed() {
     let under = Netlink::in_namespace(&machine.underlay).await.unwrap();
     let peer = under.require_link("peer2").await.unwrap().index;
     under.set_up(peer).await.unwrap();
+}
+
+/// Names the node's tunnel interface, or leaves it to the flag.
+fn choose_tunnel(machine: &Machine, name: Option<&str>) {
+    let mut node = machine.api.get("nodes", "", "n1").unwrap();
+    let annotations = node["metadata"]["annotations"].as_object_mut().unwrap();
+    match name {
+        Some(name) => drop(annotations.insert(crds::keys::TUNNEL_INTERFACE.into(), json!(name))),
+        None => drop(annotations.remove(crds::keys::TUNNEL_INTERFACE)),
+    }
+    machine.api.put("nodes", node);
+}
+
+/// Kernel's datapath: tunnels leave by the NIC itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_080_the_tunnels_address_interface_and_mtu_are_followed() {
+    let machine = Machine::bare().await;
+    let ids = [("ovn-bridge-datapath-type".to_owned(), "system".to_owned())].into();
+    machine.ovs.apply(|view| daemon::ovs::plan::set_root_external_ids(view, &ids)).await.unwrap();
+    add_eth2(&machine).await;
+    let _agent = machine.start_agent();
+    until(&machine, "the diagnostics", async || {
+        tokio::net::UnixStream::connect(machine.file("diagnostics.sock")).await.is_ok()
+    })
+    .await;
+    let stands = async |ip: &str, mtu: u32| {
+        let status: Value = machine.ask("status", json!([])).await;
+        encap_ip(&machine).as_deref() == Some(ip) && status["network"]["mtu"] == mtu
+    };
+    until(&machine, "the start", async || stands("10.9.0.11", 1400).await).await;
+    let host = &machine.host.netlink;
+    let eth1 = host.require_link("eth1").await.unwrap().index;
+    host.add_address(eth1, "10.9.0.21/24".parse().unwrap(), true).await.unwrap();
+    host.delete_address(eth1, "10.9.0.11/24".parse().unwrap()).await.unwrap();
+    // The kernel takes secondary addresses of the same prefix along.
+    let there = addresses(&machine.namespace, "eth1").await.contains(&"10.9.0.21/24".to_owned());
+    if !there {
+        host.add_address(eth1, "10.9.0.21/24".parse().unwrap(), true).await.unwrap();
+    }
+    until(&machine, "the new address", async || stands("10.9.0.21", 1400).await).await;
+    host.set_mtu(eth1, 1300).await.unwrap();
+    until(&machine, "the new MTU", async || stands("10.9.0.21", 1200).await).await;
+    choose_tunnel(&machine, Some("eth2"));
+    until(&machine, "the other NIC", async || stands("10.8.0.11", 1350).await).await;
+    choose_tunnel(&machine, None);
+    until(&machine, "the flag's NIC", async || stands("10.9.0.21", 1200).await).await;
+}
+
+/// Userspace datapath: the NIC is on a bridge.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_080_another_tunnel_nic_moves_in_and_the_old_one_goes_home() {
+    let machine = Machine::boot().await;
+    let host = &machine.host.netlink;
+    add_eth2(&machine).await;
     let _agent = machine.start_agent();
     machine.wait_ready().await;
     assert_eq!(encap_ip(&machine).as_deref(), Some("10.9.0.11"));
     let mtu = async || host.require_link("ovn0").await.unwrap().mtu;
     assert_eq!(mtu().await, 1400);
-
-    // The interface changes; the old one gets back what it has now.
-    let annotate = |name: Option<&str>| {
-        let mut node = machine.api.get("nodes", "", "n1").unwrap();
-        match name {
-            Some(name) => node["metadata"]["annotations"][crds::keys::TUNNEL_INTERFACE] = json!(name),
-            None => drop(
-                node["metadata"]["annotations"].as_object_mut().unwrap().remove(crds::keys::TUNNEL_INTERFACE),
-            ),
-        }
-        machine.api.put("nodes", node);
-    };
-    annotate(Some("eth2"));
+    choose_tunnel(&machine, Some("eth2"));
     until(&machine, "the other NIC's address", async || encap_ip(&machine).as_deref() == Some("10.8.0.11"))
         .await;
     until(&machine, "the MTU it leaves", async || mtu().await == 1350).await;
     assert_eq!(addresses(&machine.namespace, "eth1").await, ["10.9.0.11/24", "fd09::11/64"]);
-    // Whoever comes now gets it too.
-    let status: Value = machine.ask("status", json!([])).await;
-    assert_eq!(status["network"]["mtu"], 1350, "{status}");
-
-    // Without the annotation it is the flag's again.
-    annotate(None);
+    choose_tunnel(&machine, None);
     until(&machine, "the first NIC", async || encap_ip(&machine).as_deref() == Some("10.9.0.11")).await;
     until(&machine, "its MTU", async || mtu().await == 1400).await;
     wait_view(&machine.ovs, "the bridge", |view| view.port("eth1").is_some() && view.port("eth2").is_none())

@@ -211,8 +211,6 @@ async fn k_158_a_pods_port_heals() {
     let ids = |row: &Interface| -> Vec<(String, String)> {
         row.external_ids().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
     };
-    // The agent takes note of a port a moment after its ADD.
-    tokio::time::sleep(Duration::from_secs(1)).await;
     let (before, uuid) = (ids(&row().unwrap()), row().unwrap().uuid());
     machine.ovs.commit(remove_port(&machine.ovs.view(), &port)).await.unwrap();
     heals(&machine, "a pod's port", async || {

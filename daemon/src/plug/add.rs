@@ -15,7 +15,7 @@ use super::error::{PlugError, Stage};
 use super::target::{GatewayCheck, Target};
 use super::waits::unwanted;
 use super::wanted::{NicKind, Wanted};
-use super::{CONTAINER_ID, IF_NAME, Plugger, conflict};
+use super::{CONTAINER_ID, IF_NAME, Plugger, conflict, port};
 use crate::kube::{EventType, ObjectRef};
 use crate::netlink::Link;
 use crate::ovs::{Interface, View, plan};
@@ -148,7 +148,10 @@ impl Plugger {
         // The semaphore is never closed; without a permit the call would go on all the same.
         let _permit = self.at_once.acquire().await.ok();
         match self.plug(&target, &namespace, &mut made, abandoned).await {
-            Ok((mtu, routes)) => Ok((answer(&wanted, &wanted.if_name, i64::from(mtu), routes), wanted)),
+            Ok((mtu, routes)) => {
+                self.own.made(&port::spec(&target), request);
+                Ok((answer(&wanted, &wanted.if_name, i64::from(mtu), routes), wanted))
+            }
             Err(error) => {
                 self.roll_back(&target, &made).await;
                 Err(error)
@@ -354,7 +357,7 @@ impl Plugger {
     async fn roll_back(&self, target: &Target<'_>, made: &Made) {
         let port = target.port.as_str();
         if made.port {
-            self.dismissed.insert(port);
+            self.own.removes(port);
         }
         if made.port
             && let Err(error) = self.ovs.apply(|view| Ok(plan::remove_port(view, port))).await

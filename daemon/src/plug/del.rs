@@ -52,7 +52,7 @@ impl Plugger {
     /// Removes ports and links. All are tried even if one fails.
     pub(super) async fn unplug(&self, ports: &[String]) -> Result<(), PlugError> {
         let error = |error: &dyn std::fmt::Display| PlugError::new(Stage::DeleteNic, error.to_string());
-        ports.iter().for_each(|port| self.dismissed.insert(port));
+        ports.iter().for_each(|port| self.own.removes(port));
         // The port first: ovn-controller releases the logical port while the
         // link still stands, as upstream.
         let wish = |view: &View| Ok(ports.iter().flat_map(|port| plan::remove_port(view, port)).collect());

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use cni::api::{CniRequest, PLUGIN_TYPE};
 
 use super::{CONTAINER_ID, IF_NAME, NETWORK, POD_UID, PROVIDER, ROUTES};
-use crate::ovs::{Interface, View};
+use crate::ovs::{Interface, PortSpec, View};
 
 /// External ids that are ours to set.
 const MARKS: [&str; 13] = [
@@ -28,27 +28,42 @@ const MARKS: [&str; 13] = [
     ROUTES,
 ];
 
-/// Ports that we removed ourselves.
+/// What we did ourselves since the last look.
 #[derive(Debug, Default)]
-pub struct Dismissed(Mutex<BTreeSet<String>>);
+pub struct Own(Mutex<Doings>);
 
-impl Dismissed {
-    /// We are about to remove it.
-    pub(super) fn insert(&self, port: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(port.to_owned());
+#[derive(Debug, Default)]
+struct Doings {
+    removed: BTreeSet<String>,
+    made: BTreeMap<String, Seen>,
+}
+
+impl Own {
+    fn doings(&self) -> std::sync::MutexGuard<'_, Doings> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// We make it (again).
-    pub(super) fn remove(&self, port: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(port);
+    /// We are about to remove a port.
+    pub(super) fn removes(&self, port: &str) {
+        let mut doings = self.doings();
+        doings.made.remove(port);
+        doings.removed.insert(port.to_owned());
     }
 
-    pub(super) fn contains(&self, port: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(port)
+    /// We make a port (again).
+    pub(super) fn makes(&self, port: &str) {
+        self.doings().removed.remove(port);
     }
 
-    fn retain(&self, keep: impl Fn(&str) -> bool) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|port| keep(port));
+    /// A pod has its port: it is known from now on, also if somebody removes or changes it before it was looked at.
+    pub(super) fn made(&self, spec: &PortSpec, request: &CniRequest) {
+        let marks = MARKS.iter().map(|key| spec.external_ids.get(*key).cloned()).collect();
+        let seen = Seen { request: request.clone(), internal: spec.kind == "internal", marks };
+        self.doings().made.insert(spec.name.clone(), seen);
+    }
+
+    pub(super) fn has_removed(&self, port: &str) -> bool {
+        self.doings().removed.contains(port)
     }
 }
 
@@ -92,9 +107,11 @@ pub struct Memory(BTreeMap<String, Seen>);
 impl Memory {
     /// Takes a view in. Returns ports that are gone without our doing, and ports whose marks differ from before; what
     /// has to become of them is for the caller to find out.
-    pub(super) fn look(&mut self, view: &View, dismissed: &Dismissed) -> BTreeMap<String, Seen> {
+    pub(super) fn look(&mut self, view: &View, own: &Own) -> BTreeMap<String, Seen> {
         let mut touched = BTreeMap::new();
         let mut now = BTreeMap::new();
+        let made = std::mem::take(&mut own.doings().made);
+        self.0.extend(made);
         for interface in view.interfaces() {
             let Some(before) = self.0.get(interface.name()) else {
                 if let Some(request) = request_of(&interface).filter(|_| interface.is_pod_port()) {
@@ -116,11 +133,11 @@ impl Memory {
             now.insert(interface.name().to_owned(), seen);
         }
         for (name, seen) in &self.0 {
-            if !now.contains_key(name) && !dismissed.contains(name) {
+            if !now.contains_key(name) && !own.has_removed(name) {
                 touched.insert(name.clone(), seen.clone());
             }
         }
-        dismissed.retain(|name| now.contains_key(name));
+        own.doings().removed.retain(|name| now.contains_key(name));
         self.0 = now;
         touched
     }
@@ -174,44 +191,58 @@ mod tests {
 
     #[test]
     fn what_others_take_away_is_told_and_what_we_take_is_not() {
-        let (mut database, dismissed, mut memory) = (database(), Dismissed::default(), Memory::default());
+        let (mut database, own, mut memory) = (database(), Own::default(), Memory::default());
         let look = |memory: &mut Memory, database: &Database| {
-            let touched = memory.look(&View::new(database.replica()), &dismissed);
+            let touched = memory.look(&View::new(database.replica()), &own);
             touched.into_keys().collect::<Vec<_>>()
         };
         insert(&mut database, "a_h", &[]);
         insert(&mut database, "b_h", &[]);
         assert!(look(&mut memory, &database).is_empty());
         assert!(look(&mut memory, &database).is_empty(), "nothing happened");
-        dismissed.insert("a_h");
+        own.removes("a_h");
         delete(&mut database, "a_h");
         delete(&mut database, "b_h");
         assert_eq!(look(&mut memory, &database), ["b_h"]);
-        assert!(!dismissed.contains("a_h"), "a removal is forgotten once it was seen");
+        assert!(!own.has_removed("a_h"), "a removal is forgotten once it was seen");
+        assert!(look(&mut memory, &database).is_empty(), "it is told once");
+        // One that we made goes before anybody has looked.
+        let request = CniRequest { container_id: "d".into(), ..CniRequest::default() };
+        let ids = std::collections::BTreeMap::from([("iface-id".to_owned(), "d.web".to_owned())]);
+        let spec = PortSpec { name: "d_h".into(), external_ids: ids, ..PortSpec::default() };
+        own.made(&spec, &request);
+        assert_eq!(look(&mut memory, &database), ["d_h"]);
+        own.made(&spec, &request);
+        own.removes("d_h");
+        assert!(look(&mut memory, &database).is_empty(), "we removed it");
+        // Or is changed before.
+        own.made(&spec, &request);
+        database.must(&[Operation::insert("Interface").column("name", "d_h").build()]);
+        assert_eq!(look(&mut memory, &database), ["d_h"]);
         assert!(look(&mut memory, &database).is_empty(), "it is told once");
         insert(&mut database, "c_h", &[]);
         look(&mut memory, &database);
         delete(&mut database, "c_h");
-        let seen = memory.look(&View::new(database.replica()), &dismissed).remove("c_h").unwrap();
+        let seen = memory.look(&View::new(database.replica()), &own).remove("c_h").unwrap();
         memory.put_back("c_h", seen);
         assert_eq!(look(&mut memory, &database), ["c_h"], "what failed is tried again");
     }
 
     #[test]
     fn changed_marks_are_told_and_the_switchs_own_are_not() {
-        let (mut database, dismissed, mut memory) = (database(), Dismissed::default(), Memory::default());
+        let (mut database, own, mut memory) = (database(), Own::default(), Memory::default());
         insert(&mut database, "a_h", &[]);
-        memory.look(&View::new(database.replica()), &dismissed);
+        memory.look(&View::new(database.replica()), &own);
         delete(&mut database, "a_h");
         insert(&mut database, "a_h", &[("ovn-installed", "true")]);
-        assert!(memory.look(&View::new(database.replica()), &dismissed).is_empty());
+        assert!(memory.look(&View::new(database.replica()), &own).is_empty());
         delete(&mut database, "a_h");
         insert(&mut database, "a_h", &[("iface-id", "other")]);
-        let touched = memory.look(&View::new(database.replica()), &dismissed);
+        let touched = memory.look(&View::new(database.replica()), &own);
         assert_eq!(touched["a_h"].request.container_id, "c");
         // A row that lost all its marks is still known.
         delete(&mut database, "a_h");
         database.must(&[Operation::insert("Interface").column("name", "a_h").build()]);
-        assert_eq!(memory.look(&View::new(database.replica()), &dismissed).len(), 1);
+        assert_eq!(memory.look(&View::new(database.replica()), &own).len(), 1);
     }
 }

@@ -114,8 +114,8 @@ pub struct Plugger {
     pub locks: Locks,
     /// What holds the limits of ports.
     pub limits: crate::qos::Book,
-    /// Ports that we removed ourselves.
-    pub(crate) dismissed: memory::Dismissed,
+    /// Ports that we made and removed ourselves.
+    pub(crate) own: memory::Own,
     /// Calls running now.
     pub(crate) running: AtomicUsize,
     /// When the last call ended.
@@ -161,7 +161,7 @@ impl Plugger {
             reaper: reaper::Reaper::default(),
             locks,
             limits: crate::qos::Book::default(),
-            dismissed: memory::Dismissed::default(),
+            own: memory::Own::default(),
             running: AtomicUsize::new(0),
             last_call: Mutex::new(Instant::now()),
         }

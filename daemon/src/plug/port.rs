@@ -56,7 +56,7 @@ impl Plugger {
     /// Makes the port, or makes it as wanted.
     pub(super) async fn ensure_port(&self, target: &Target<'_>) -> Result<(), PlugError> {
         let spec = spec(target);
-        self.dismissed.remove(&spec.name);
+        self.own.makes(&spec.name);
         self.ovs.apply(|view| plan::ensure_port(view, &spec)).await.map_err(failed)
     }
 

@@ -99,7 +99,7 @@ impl Plugger {
         if !view.is_connected() {
             return Replugged::default();
         }
-        let mut touched = memory.look(&view, &self.dismissed);
+        let mut touched = memory.look(&view, &self.own);
         let suspects =
             touched.iter().map(|(port, seen)| (port.clone(), (seen.request.clone(), seen.internal)));
         let result = self.mend(suspects.collect()).await;
@@ -148,9 +148,7 @@ impl Plugger {
         let view = self.ovs.view();
         let row = view.interface(port);
         // A path of /proc may mean somebody else's namespace by now; the host's it must never be.
-        if *namespace == self.host.namespace
-            || self.dismissed.contains(port)
-            || superseded(&view, request, port)
+        if *namespace == self.host.namespace || self.own.has_removed(port) || superseded(&view, request, port)
         {
             return Ok(false);
         }
@@ -205,6 +203,7 @@ impl Plugger {
                 () = running.cancelled.cancelled() => return Ok(false),
             }
         }
+        self.own.made(&port::spec(&target), request);
         let object = ObjectRef::pod(&request.pod_namespace, &request.pod_name, &wanted.pod_uid);
         let message = format!("interface={} node={}", request.if_name, self.node);
         self.recorder.record(object, EventType::Normal, "PodNetworkRestored", message);
