@@ -51,3 +51,4 @@ pub mod server;
 pub mod socket;
 pub mod steps;
 pub mod sys;
+pub mod trim;

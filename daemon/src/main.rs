@@ -6,6 +6,7 @@ use clap::Parser;
 use daemon::flags::Flags;
 
 fn main() -> ExitCode {
+    daemon::sys::bound_heap();
     let flags = Flags::parse();
     daemon::logs::start(&flags);
     let check = flags.check;

@@ -18,6 +18,9 @@ use crate::qos::Keeper;
 
 /// Events of one cause come in bunches.
 const GATHER: Duration = Duration::from_millis(50);
+/// While CNI calls run, passes are that far apart: they would take the
+/// processor from the calls.
+const BUSY: Duration = Duration::from_secs(1);
 /// Pause after a pass that could not do everything.
 const RETRY: Duration = Duration::from_secs(2);
 /// The kernel is looked at this often even if nothing happened.
@@ -84,6 +87,11 @@ pub async fn keep_ports(
                 },
             }
         }
+        let first = Instant::now();
         sleep(GATHER).await;
+        // A call settles its own port, and a pass looks at all of them.
+        while plugger.idle() < GATHER && first.elapsed() < BUSY {
+            sleep(GATHER).await;
+        }
     }
 }

@@ -34,7 +34,7 @@ use crate::ovs::Ovs;
 use crate::plug::{Locks, Patience, Plugger};
 use crate::readiness::Readiness;
 use crate::{
-    daemons, diagnostics, heal, health, install, keep, mtu, plug, portloop, preflight, server, socket,
+    daemons, diagnostics, heal, health, install, keep, mtu, plug, portloop, preflight, server, socket, trim,
 };
 
 /// Changes of the host's network that a slow reader may lag behind.
@@ -184,6 +184,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         tasks.spawn(plug::prepared::run(plugger.clone(), cancel.clone()));
     }
     tasks.spawn(plug::replug::run(plugger.clone(), changes.subscribe(), feed.clone(), cancel.clone()));
+    tasks.spawn(trim::give_back(plugger.clone(), cancel.clone()));
     tasks.spawn(plug::lost::run(plugger, changes.subscribe(), feed, cancel.clone()));
     tasks.spawn(keep::conflist(flags.clone(), readiness, cancel.clone()));
 

@@ -2,7 +2,8 @@
 
 use futures::{StreamExt, TryStreamExt};
 use rtnetlink::packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags,
+    LinkInfo, LinkMessage,
 };
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 
@@ -93,6 +94,13 @@ impl Link {
     }
 }
 
+/// The change that makes a link the switch's.
+fn as_port(message: LinkMessageBuilder<LinkUnspec>) -> LinkMessage {
+    let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
+    let family = LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![mode])]);
+    message.append_extra_attribute(family).up().build()
+}
+
 impl Netlink {
     /// All links of the namespace.
     ///
@@ -144,6 +152,44 @@ impl Netlink {
     /// # Errors
     /// `EEXIST` when either name is taken.
     pub async fn add_veth(&self, veth: &Veth<'_>) -> Result<()> {
+        self.create_veth(veth, true).await
+    }
+
+    /// As [`Netlink::add_veth`]; the near end is a port of the switch
+    /// ([`Netlink::set_up_port`]).
+    ///
+    /// # Errors
+    /// `EEXIST` when either name is taken.
+    pub async fn add_port_veth(&self, veth: &Veth<'_>) -> Result<()> {
+        self.create_veth(veth, false).await?;
+        self.make_port(|| LinkUnspec::new_with_name(veth.name), format!("set port {} up", veth.name)).await
+    }
+
+    /// Sets a link up whose packets are the switch's: the host gives it no
+    /// link-local address. With one, a node has three routes more a pod, and
+    /// ovs-vswitchd reads all routes again after each change of one.
+    ///
+    /// # Errors
+    /// When the link is missing or the kernel refuses.
+    pub async fn set_up_port(&self, index: u32) -> Result<()> {
+        self.make_port(|| LinkUnspec::new_with_index(index), format!("set port {index} up")).await
+    }
+
+    async fn make_port(
+        &self,
+        link: impl Fn() -> LinkMessageBuilder<LinkUnspec>,
+        operation: String,
+    ) -> Result<()> {
+        match self.change(as_port(link()), operation.clone()).await {
+            // A kernel without IPv6, or a link without: no such address either.
+            Err(error) if error.errno() == Some(libc::EAFNOSUPPORT) => {
+                self.change(link().up().build(), operation).await
+            }
+            result => result,
+        }
+    }
+
+    async fn create_veth(&self, veth: &Veth<'_>, up: bool) -> Result<()> {
         let mut peer = LinkMessageBuilder::<LinkUnspec>::new().name(veth.peer.to_owned());
         if let Some(mac) = veth.peer_mac {
             peer = peer.address(mac.0.to_vec());
@@ -157,8 +203,10 @@ impl Netlink {
         let mut near = LinkMessageBuilder::<LinkVeth>::new_with_info_kind(InfoKind::Veth)
             .name(veth.name.to_owned())
             .set_info_data(InfoData::Veth(InfoVeth::Peer(peer.build())))
-            .txqueuelen(1000)
-            .up();
+            .txqueuelen(1000);
+        if up {
+            near = near.up();
+        }
         if let Some(mtu) = veth.mtu {
             near = near.mtu(mtu);
         }

@@ -52,9 +52,22 @@ impl<'a> Phases<'a> {
     }
 
     pub(super) fn done(&mut self, phase: &str) {
-        let took_ms = self.last.elapsed().as_secs_f64() * 1000.0;
-        tracing::debug!(container = self.container, phase, took_ms);
+        self.took(phase, self.last);
         self.last = Instant::now();
+    }
+
+    /// A phase of its own, beside others.
+    fn took(&self, phase: &str, since: Instant) {
+        let took_ms = since.elapsed().as_secs_f64() * 1000.0;
+        tracing::debug!(container = self.container, phase, took_ms);
+    }
+
+    /// As [`Phases::took`], of a piece of work.
+    async fn of<T>(&self, phase: &str, work: impl Future<Output = T>) -> T {
+        let since = Instant::now();
+        let result = work.await;
+        self.took(phase, since);
+        result
     }
 }
 
@@ -110,6 +123,7 @@ impl Plugger {
         let _lock = self.locks.lock(&request.container_id).await;
         let running = self.locks.running(&request.container_id, &request.if_name);
         let bound = self.bound_subnet(request)?;
+        let mut phase = Phases::start(&request.container_id);
         let deadline = tokio::time::Instant::now() + self.patience.annotations;
         let mut wanted = tokio::select! {
             wanted = self.wait_ready(request, deadline) => wanted?,
@@ -125,6 +139,7 @@ impl Plugger {
         }
         let subnet = self.wait_subnet(&wanted.subnet, deadline).await?;
         let network = self.wait_network(deadline).await?;
+        phase.done("controller");
         // A repeated call keeps what the first one made.
         let existing = own_port(&self.ovs.view(), request);
         if let Some(existing) = &existing {
@@ -244,7 +259,8 @@ impl Plugger {
                     inside.await
                 };
                 // The switch and the pod's side know nothing of each other: at once.
-                let (port, inside) = tokio::join!(self.ensure_port(target), inside);
+                let (port, inside) =
+                    tokio::join!(phase.of("port", self.ensure_port(target)), phase.of("inside", inside));
                 phase.done("configured");
                 port.and(inside)
             }
@@ -282,8 +298,8 @@ impl Plugger {
         Ok(())
     }
 
-    /// Waits for OVN, gives the addresses that had to wait for it, tells the
-    /// neighbours, asks the gateways.
+    /// Waits for OVN, gives the addresses that had to wait for it, asks the
+    /// gateways, tells the neighbours.
     pub(super) async fn finish(
         &self,
         target: &Target<'_>,
@@ -317,9 +333,11 @@ impl Plugger {
             conflict::wait_preferred(namespace, container, link, &all, self.patience.unique).await?;
             phase.done("unique");
         }
-        container.announce(link, mac, addresses);
         self.check_gateways(target, container, link).await?;
         phase.done("gateway");
+        if let Some(announcement) = container.announcement(link, mac, addresses) {
+            self.announce(announcement);
+        }
         Ok(())
     }
 

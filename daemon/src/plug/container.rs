@@ -50,6 +50,25 @@ pub struct Container {
     packets: io::Result<PacketSocket>,
 }
 
+/// Frames that tell neighbours where addresses are now.
+#[derive(Debug)]
+pub struct Announcement {
+    socket: PacketSocket,
+    link: u32,
+    frames: Vec<Vec<u8>>,
+}
+
+impl Announcement {
+    /// Sends them. Best effort: caches of an address's former owner expire anyway.
+    pub fn send(&self) {
+        for frame in &self.frames {
+            if let Err(error) = self.socket.send(self.link, frame) {
+                tracing::debug!(error = %error, "an address could not be announced");
+            }
+        }
+    }
+}
+
 /// What could not be done on the way in.
 fn failed(error: impl std::fmt::Display) -> PlugError {
     PlugError::new(Stage::ConfigureNic, error.to_string())
@@ -166,19 +185,16 @@ impl Container {
         Ok(link)
     }
 
-    /// Tells neighbours where the addresses are now. Best effort: caches of an
-    /// address's former owner expire anyway.
-    pub fn announce(&self, link: &Link, mac: Mac, addresses: &[IpNet]) {
-        let Ok(socket) = &self.packets else { return };
-        for net in addresses {
-            let frame = match net.addr() {
-                IpAddr::V4(ip) => gratuitous_arp(mac.0, ip),
-                IpAddr::V6(ip) => unsolicited_neighbour_advertisement(mac.0, ip),
-            };
-            if let Err(error) = socket.send(link.index, &frame) {
-                tracing::debug!(error = %error, "an address could not be announced");
-            }
-        }
+    /// What tells neighbours where the addresses are now; once, and nothing
+    /// when the kernel gave no socket for it.
+    pub fn announcement(&mut self, link: &Link, mac: Mac, addresses: &[IpNet]) -> Option<Announcement> {
+        let taken = Err(io::Error::from(io::ErrorKind::NotConnected));
+        let socket = std::mem::replace(&mut self.packets, taken).ok()?;
+        let frame = |net: &IpNet| match net.addr() {
+            IpAddr::V4(ip) => gratuitous_arp(mac.0, ip),
+            IpAddr::V6(ip) => unsolicited_neighbour_advertisement(mac.0, ip),
+        };
+        Some(Announcement { socket, link: link.index, frames: addresses.iter().map(frame).collect() })
     }
 
     /// Gateways that did not answer ARP or ND within `patience`.

@@ -1,6 +1,7 @@
 //! DEL (node contract §2.5), by container id alone.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use cni::api::CniRequest;
 
@@ -56,12 +57,17 @@ impl Plugger {
         // The port first: ovn-controller releases the logical port while the
         // link still stands, as upstream.
         let wish = |view: &View| Ok(ports.iter().flat_map(|port| plan::remove_port(view, port)).collect());
+        let begin = Instant::now();
         let mut result = self.ovs.apply(wish).await.map_err(|e| error(&e));
+        let took = |begin: Instant| begin.elapsed().as_secs_f64() * 1000.0;
+        tracing::debug!(phase = "unport", took_ms = took(begin));
+        let begin = Instant::now();
         // An internal port's device goes with the port.
         for link in ports.iter().filter(|port| !port.ends_with(names::INTERNAL)) {
             let deleted = self.reaper.delete(&self.host.netlink, link).await.map_err(|e| error(&e));
             result = result.and(deleted);
         }
+        tracing::debug!(phase = "unlink", took_ms = took(begin));
         crate::steps::done("unplug").await;
         result
     }

@@ -37,7 +37,7 @@ impl Plugger {
             mtu: target.interface.mtu,
         };
         made.link = true;
-        match self.host.netlink.add_veth(&veth).await {
+        match self.host.netlink.add_port_veth(&veth).await {
             Ok(()) => return self.without_checksums(target),
             Err(error) if error.is_existing() => {}
             Err(error) => return Err(failed(error)),
@@ -49,7 +49,7 @@ impl Plugger {
         match (&here, &there) {
             (Some(here), Some(there)) if here.peer == Some(there.index) && there.peer == Some(here.index) => {
                 if !here.up {
-                    self.host.netlink.set_up(here.index).await.map_err(failed)?;
+                    self.host.netlink.set_up_port(here.index).await.map_err(failed)?;
                 }
             }
             // Of a call that died after it had put a port made ready into the
@@ -57,13 +57,13 @@ impl Plugger {
             (None, Some(there)) if is_ours(there, target) => {
                 inside.delete_link(&target.interface.name).await.map_err(failed)?;
                 made.link = true;
-                self.host.netlink.add_veth(&veth).await.map_err(failed)?;
+                self.host.netlink.add_port_veth(&veth).await.map_err(failed)?;
             }
             (None, Some(_)) => return Err(of_another_plugin(target)),
             _ => {
                 self.host.netlink.delete_link(name).await.map_err(failed)?;
                 made.link = true;
-                self.host.netlink.add_veth(&veth).await.map_err(failed)?;
+                self.host.netlink.add_port_veth(&veth).await.map_err(failed)?;
             }
         }
         self.without_checksums(target)

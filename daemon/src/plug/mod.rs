@@ -7,6 +7,7 @@
 //! reverse, DEL works from the container id alone. No process is started.
 
 mod add;
+mod announce;
 mod check;
 mod choices;
 mod conflict;
@@ -117,7 +118,7 @@ pub struct Plugger {
     /// Ports that we made and removed ourselves.
     pub(crate) own: memory::Own,
     /// Calls running now.
-    pub(crate) running: AtomicUsize,
+    pub(crate) running: Arc<AtomicUsize>,
     /// When the last call ended.
     pub(crate) last_call: Mutex<Instant>,
 }
@@ -162,7 +163,7 @@ impl Plugger {
             locks,
             limits: crate::qos::Book::default(),
             own: memory::Own::default(),
-            running: AtomicUsize::new(0),
+            running: Arc::default(),
             last_call: Mutex::new(Instant::now()),
         }
     }

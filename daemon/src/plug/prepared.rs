@@ -265,7 +265,7 @@ impl Plugger {
             peer_namespace: Some(&home.namespace),
             mtu: target.interface.mtu,
         };
-        self.host.netlink.add_veth(&veth).await.map_err(failed)?;
+        self.host.netlink.add_port_veth(&veth).await.map_err(failed)?;
         if target.userspace {
             self.without_checksums(&target)?;
             let name = target.port.clone();

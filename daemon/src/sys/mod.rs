@@ -5,11 +5,13 @@
 //! network namespaces ([`Namespace`]; entered only on short-lived helper
 //! threads, because a thread's namespace sticks to it), the ethtool ioctl
 //! (checksum offload), raw Ethernet frames (address announcements), sysctl
-//! files of another namespace, and counts of legacy packet-filter tables. Nothing here knows Kubernetes or OVS.
+//! files of another namespace, counts of legacy packet-filter tables, and the
+//! allocator's limits. Nothing here knows Kubernetes or OVS.
 #![allow(unsafe_code)]
 
 mod ethtool;
 mod frame;
+mod heap;
 mod inotify;
 mod netns;
 mod packet;
@@ -18,6 +20,7 @@ mod xtables;
 
 pub use ethtool::EthtoolSocket;
 pub use frame::{ArpMessage, arp_probe, gratuitous_arp, unsolicited_neighbour_advertisement};
+pub use heap::{bound_heap, trim_heap};
 pub use inotify::FolderWatch;
 pub use netns::Namespace;
 pub use packet::{ArpSocket, PacketSocket};

@@ -116,6 +116,14 @@ impl Ovn {
             Operation::insert("Logical_Router")
                 .column("name", "ovn-cluster")
                 .column("ports", Value::uuids([join_port, pod_port]))
+                .column(
+                    "options",
+                    map([
+                        ("mac_binding_age_threshold", "300"),
+                        ("dynamic_neigh_routers", "true"),
+                        ("always_learn_from_arp_request", "false"),
+                    ]),
+                )
                 .build(),
         );
         northbound.transact(operations).await.unwrap();
