@@ -16,19 +16,22 @@ use ovsdb::Endpoint;
 use tokio::net::UnixStream;
 use tokio::sync::broadcast;
 
+use crate::changes::Changes;
 use crate::firewall::Tools;
 use crate::flags::Flags;
 use crate::gateway::Gateway;
 use crate::hostnet::HostNet;
 use crate::install;
-use crate::kube::Cluster;
+use crate::kube::{Cluster, Recorder};
 use crate::node::{Initialiser, Inputs, OVN0};
 use crate::ovs::{BR_INT, Interface, Ovs, View, plan};
+use crate::underlay::managers::Managers;
+use crate::underlay::{Underlay, UnderlayParts};
 
 /// How long the switch's database may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Keys of `Open_vSwitch:external_ids` that the agent writes.
-const ROOT_KEYS: [&str; 3] = ["ovn-encap-ip", "ovn-encap-ip-default", "ovn-encap-csum"];
+const ROOT_KEYS: [&str; 4] = ["ovn-encap-ip", "ovn-encap-ip-default", "ovn-encap-csum", "ovn-is-interconn"];
 
 /// Cleans the node up and returns what was done, a line each.
 ///
@@ -132,7 +135,20 @@ async fn switch(flags: &Flags, host: &HostNet, done: &mut Vec<String>) -> anyhow
         host: host.clone(),
         changes,
     };
-    let (initialiser, _network, _status) = Initialiser::new(inputs).await?;
+    let (initialiser, _network, status) = Initialiser::new(inputs).await?;
+    let underlay = Underlay::new(UnderlayParts {
+        flags: Arc::new(flags.clone()),
+        node: flags.node_name(),
+        client: None,
+        cluster: Arc::new(Cluster::default()),
+        ovs: ovs.clone(),
+        host: host.clone(),
+        recorder: Recorder::disabled(),
+        status,
+        feed: Changes::default(),
+        managers: Managers::default(),
+    });
+    underlay.clean_up(done).await.map_err(|missing| anyhow::anyhow!("{missing}"))?;
     if let Some(nic) = initialiser.leave().await.map_err(|missing| anyhow::anyhow!("{missing}"))? {
         done.push(format!(
             "{nic} has its addresses and routes back; removed bridge {}",

@@ -369,11 +369,6 @@ impl Flags {
             "the controller reads them; the node agent never did",
         );
         check(
-            self.external_gateway_switch != "external" || self.external_gateway_config_ns != "kube-system",
-            "external-gateway-switch, external-gateway-config-ns",
-            "external gateways are not made yet; keep the default",
-        );
-        check(
             self.enable_pprof,
             "enable-pprof",
             "use `perf` on the process; there are no profiling endpoints",
@@ -385,11 +380,6 @@ impl Flags {
                 || !self.tls_cipher_suites.is_empty(),
             "secure-serving, tls-min-version, tls-max-version, tls-cipher-suites",
             "metrics are served without TLS yet; restrict port 10665 by a firewall",
-        );
-        check(
-            self.mac_learning_fallback,
-            "mac-learning-fallback",
-            "provider networks are not made yet; remove the flag",
         );
         check(
             self.kubelet_dir != *"/var/lib/kubelet",

@@ -7,6 +7,7 @@
 //! OVS database ◀─▶ ovs (views, plans) ─────┼─▶ plug ◀─┼─ server ◀─ CNI executable
 //! kernel ◀─▶ netlink, sys (hostnet) ───────┼─▶ node   │  (chassis, tunnel NIC, ovn0, condition)
 //!                                          ├─▶ hostloop ─▶ gateway, firewall; lost interfaces
+//!                                          ├─▶ underlay (provider networks, external gateway)
 //!                                          └─▶ portloop ─▶ qos, mirror
 //!                          heal notices what others change: the loops look again
 //!                          readiness, health, metrics, diagnostics look at all of them
@@ -52,3 +53,4 @@ pub mod socket;
 pub mod steps;
 pub mod sys;
 pub mod trim;
+pub mod underlay;

@@ -26,13 +26,14 @@ use crate::flags::Flags;
 use crate::gateway::Counters;
 use crate::hostloop::HostLoop;
 use crate::hostnet::HostNet;
-use crate::kube::{Cluster, EventSink, client, spawn_watches};
+use crate::kube::{Cluster, EventSink, WatchScope, client, spawn_watches};
 use crate::metrics::Metrics;
 use crate::netlink::Change;
 use crate::node::{Initialiser, Inputs};
 use crate::ovs::Ovs;
 use crate::plug::{Locks, Patience, Plugger};
 use crate::readiness::Readiness;
+use crate::underlay::{Underlay, UnderlayParts, managers::Managers};
 use crate::{
     daemons, diagnostics, heal, health, install, keep, mtu, plug, portloop, preflight, server, socket, trim,
 };
@@ -74,7 +75,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     // Calls that still run at the end may wait for what the watches bring.
     let watching = CancellationToken::new();
     let _watching = watching.clone().drop_guard();
-    let _watches = spawn_watches(&kube, &node, &cluster, &watching);
+    let _watches = spawn_watches(&kube, watch_scope(&flags, &node), &cluster, &watching);
     let counters = Arc::new(Counters::new(Tools::system(), metrics.clone()));
     let ovs = Ovs::connect(endpoints).measured(metrics.clone());
     let (sink, recorder) = EventSink::new(kube.clone(), &node);
@@ -151,6 +152,19 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     };
 
     tasks.spawn(initialiser.run(cancel.clone()));
+    let underlay = Underlay::new(UnderlayParts {
+        flags: flags.clone(),
+        node: plugger.node.clone(),
+        client: Some(kube.clone()),
+        cluster: plugger.cluster.clone(),
+        ovs: plugger.ovs.clone(),
+        host: plugger.host.clone(),
+        recorder: plugger.recorder.clone(),
+        status: readiness.node.clone(),
+        feed: feed.clone(),
+        managers: Managers::default(),
+    });
+    tasks.spawn(underlay.run(changes.subscribe(), cancel.clone()));
     let (stop, look) = (
         cancel.clone(),
         preflight::Sources {
@@ -228,7 +242,8 @@ pub async fn check(flags: Flags) -> anyhow::Result<()> {
     }
     let cluster = Arc::new(Cluster::default());
     let cancel = CancellationToken::new();
-    let _watches = kube.as_ref().ok().map(|kube| spawn_watches(kube, &node, &cluster, &cancel));
+    let _watches =
+        kube.as_ref().ok().map(|kube| spawn_watches(kube, watch_scope(&flags, &node), &cluster, &cancel));
     let mut subnets = cluster.subnets.subscribe();
     let _ = tokio::time::timeout(GRACE, subnets.wait_for(|subnets| subnets.synced)).await;
     let tunnel = ovs_tunnel(&ovs, &host).await;
@@ -245,6 +260,10 @@ pub async fn check(flags: Flags) -> anyhow::Result<()> {
     writeln!(out, "{} findings, {fatal} of them fatal", findings.len())?;
     anyhow::ensure!(fatal == 0, "{fatal} fatal findings");
     Ok(())
+}
+
+fn watch_scope<'a>(flags: &'a Flags, node: &'a str) -> WatchScope<'a> {
+    WatchScope { node, external_gateway_namespace: &flags.external_gateway_config_ns }
 }
 
 /// The tunnel's link as the switch has it configured.

@@ -244,7 +244,7 @@ const NEEDS: &[(&str, &str, &str, &[&str])] = &[
     ("ovn", "kubeovn.io", "ips", &["list", "watch", "create", "patch", "delete"]),
     ("ovn", "", "events", &["create", "patch"]),
     ("ovn", "coordination.k8s.io", "leases", &["get", "create", "update", "patch"]),
-    ("kube-ovn-cni", "", "pods", &["get", "list", "watch"]),
+    ("kube-ovn-cni", "", "pods", &["get", "list", "watch", "patch"]),
     ("kube-ovn-cni", "", "nodes", &["get", "list", "watch", "patch"]),
     ("kube-ovn-cni", "", "nodes/status", &["patch"]),
     ("kube-ovn-cni", "", "services", &["list", "watch"]),

@@ -137,7 +137,7 @@ fn external_egress(subnet: &SubnetFacts, objects: &Objects<'_>) -> Option<Extern
     let distributed = subnet.gateway_type == "distributed";
     let selected = || {
         subnet.gateway_node.trim().is_empty()
-            && subnet.gateway_node_selectors.iter().any(|selector| matches(selector, &objects.node_labels))
+            && subnet.gateway_node_selectors.iter().any(|selector| selects(selector, &objects.node_labels))
     };
     let local_pods = objects.pods.iter().filter(|pod| distributed && !pod.deleting && !pod.finished);
     Some(ExternalEgress {
@@ -162,7 +162,7 @@ fn addresses_in(pod: &PodFacts, subnet: &str) -> Vec<IpAddr> {
 }
 
 /// Kubernetes' label selector; an empty one selects everything, an unknown operator nothing.
-fn matches(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
+pub(crate) fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
     let text =
         |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let equal = selector

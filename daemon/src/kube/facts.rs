@@ -138,6 +138,8 @@ pub struct SubnetFacts {
     pub activate_gateway: String,
     /// Status: address of the underlay-to-overlay port.
     pub u2o_interconnection_ip: String,
+    /// Status: MAC of the underlay-to-overlay port.
+    pub u2o_interconnection_mac: String,
     /// Status: the Validated condition is True.
     pub validated: bool,
     /// Status: NAT exceptions with ids.
@@ -165,11 +167,11 @@ pub struct ServiceCidrFacts {
     pub ready: bool,
 }
 
-fn text(value: &Value, pointer: &str) -> String {
+pub(super) fn text(value: &Value, pointer: &str) -> String {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-fn flag(value: &Value, pointer: &str) -> bool {
+pub(super) fn flag(value: &Value, pointer: &str) -> bool {
     value.pointer(pointer).and_then(Value::as_bool).unwrap_or_default()
 }
 
@@ -177,11 +179,11 @@ fn number(value: &Value, pointer: &str) -> u32 {
     value.pointer(pointer).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok()).unwrap_or_default()
 }
 
-fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
+pub(super) fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-fn map(value: &Value, pointer: &str, keep: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
+pub(super) fn map(value: &Value, pointer: &str, keep: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
     value
         .pointer(pointer)
         .and_then(Value::as_object)
@@ -202,7 +204,7 @@ fn condition<'a>(value: &'a Value, kind: &str) -> Option<&'a Value> {
 }
 
 /// An object without what every object of its kind has.
-fn named(value: &Value) -> Result<String, String> {
+pub(super) fn named(value: &Value) -> Result<String, String> {
     match text(value, "/metadata/name") {
         name if name.is_empty() => Err("the object has no name".into()),
         name => Ok(name),
@@ -285,6 +287,7 @@ impl SubnetFacts {
             node_network: text(value, "/spec/nodeNetwork"),
             activate_gateway: text(value, "/status/activateGateway"),
             u2o_interconnection_ip: text(value, "/status/u2oInterconnectionIP"),
+            u2o_interconnection_mac: text(value, "/status/u2oInterconnectionMAC"),
             validated: condition(value, "Validated").is_some_and(|c| text(c, "/status") == "True"),
             nat_policy_rules: list(value, "/status/natOutgoingPolicyRules")
                 .iter()

@@ -11,6 +11,7 @@ mod facts;
 mod labels;
 mod patch;
 mod reflect;
+mod underlay;
 mod watched;
 
 pub use client::client;
@@ -19,5 +20,6 @@ pub use facts::{
     NatPolicyRule, NodeFacts, PodFacts, PodKey, ServiceCidrFacts, SubnetFacts, UnavailableCondition,
 };
 pub use labels::{LabelFacts, OwnLabels};
-pub use patch::{KubeError, annotate_node, set_network_unavailable};
-pub use reflect::{Cluster, Fact, Loaded, Reflection, WatchStatus, spawn_watches};
+pub use patch::{KubeError, annotate_node, annotate_pod, label_node, set_network_unavailable};
+pub use reflect::{Cluster, Fact, Loaded, Reflection, WatchScope, WatchStatus, spawn_watches};
+pub use underlay::{ExternalGatewayFacts, OwnNodeFacts, ProviderNetworkFacts, VlanFacts};

@@ -3,7 +3,9 @@
 //! Merge patches carry only our own fields; nothing is sent when the cached
 //! object already says it (the callers compare).
 
-use k8s_openapi::api::core::v1::Node;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
@@ -33,6 +35,41 @@ pub async fn annotate_node(client: &Client, node: &str, key: &str, value: &str) 
         .await
         .map(|_| ())
         .map_err(|error| KubeError::new("annotate the node", error))
+}
+
+/// Sets labels of a node; `None` takes one away.
+///
+/// # Errors
+/// When the API server refuses or can't be reached.
+pub async fn label_node(
+    client: &Client,
+    node: &str,
+    labels: &BTreeMap<String, Option<String>>,
+) -> Result<(), KubeError> {
+    let patch = json!({"metadata": {"labels": labels}});
+    Api::<Node>::all(client.clone())
+        .patch_metadata(node, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .map(|_| ())
+        .map_err(|error| KubeError::new("label the node", error))
+}
+
+/// Sets annotations of a pod; `None` takes one away.
+///
+/// # Errors
+/// When the API server refuses or can't be reached.
+pub async fn annotate_pod(
+    client: &Client,
+    namespace: &str,
+    pod: &str,
+    annotations: &BTreeMap<String, Option<String>>,
+) -> Result<(), KubeError> {
+    let patch = json!({"metadata": {"annotations": annotations}});
+    Api::<Pod>::namespaced(client.clone(), namespace)
+        .patch_metadata(pod, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .map(|_| ())
+        .map_err(|error| KubeError::new("annotate the agent's pod", error))
 }
 
 /// Sets the node condition `NetworkUnavailable`. Conditions are a list keyed

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::{NodeFacts, PodFacts, PodKey, ServiceCidrFacts, SubnetFacts};
+use super::underlay::{ExternalGatewayFacts, OwnNodeFacts, ProviderNetworkFacts, VlanFacts};
 use super::watched::Watched;
 
 /// A kind of projected object.
@@ -52,7 +53,15 @@ macro_rules! cluster_fact {
     )*};
 }
 
-cluster_fact!(NodeFacts, SubnetFacts, ServiceCidrFacts);
+cluster_fact!(
+    NodeFacts,
+    SubnetFacts,
+    ServiceCidrFacts,
+    ProviderNetworkFacts,
+    VlanFacts,
+    OwnNodeFacts,
+    ExternalGatewayFacts
+);
 
 impl Fact for PodFacts {
     type Key = PodKey;
@@ -320,6 +329,14 @@ pub struct Cluster {
     pub subnets: Reflection<SubnetFacts>,
     /// Service CIDRs of the API, where it has them.
     pub service_cidrs: Reflection<ServiceCidrFacts>,
+    /// Physical networks.
+    pub provider_networks: Reflection<ProviderNetworkFacts>,
+    /// VLANs of them.
+    pub vlans: Reflection<VlanFacts>,
+    /// This node with all its labels.
+    pub own_node: Reflection<OwnNodeFacts>,
+    /// The external gateway's configuration.
+    pub external_gateway: Reflection<ExternalGatewayFacts>,
 }
 
 impl Default for Cluster {
@@ -329,6 +346,10 @@ impl Default for Cluster {
             nodes: Reflection::new("nodes"),
             subnets: Reflection::new("subnets"),
             service_cidrs: Reflection::new("servicecidrs").optional(),
+            provider_networks: Reflection::new("provider-networks").optional(),
+            vlans: Reflection::new("vlans").optional(),
+            own_node: Reflection::new("own-node"),
+            external_gateway: Reflection::new("configmaps").optional(),
         }
     }
 }
@@ -344,7 +365,16 @@ impl Cluster {
 
     /// How the watches are doing.
     pub fn status(&self) -> Vec<WatchStatus> {
-        vec![self.pods.status(), self.nodes.status(), self.subnets.status(), self.service_cidrs.status()]
+        vec![
+            self.pods.status(),
+            self.nodes.status(),
+            self.subnets.status(),
+            self.service_cidrs.status(),
+            self.provider_networks.status(),
+            self.vlans.status(),
+            self.own_node.status(),
+            self.external_gateway.status(),
+        ]
     }
 }
 
@@ -352,14 +382,27 @@ pub(super) fn resource(group: &str, version: &str, kind: &str, plural: &str) -> 
     ApiResource::from_gvk_with_plural(&kube::core::GroupVersionKind::gvk(group, version, kind), plural)
 }
 
-/// Starts the four watches; they run until `cancel`.
+/// What single objects are watched.
+#[derive(Clone, Copy, Debug)]
+pub struct WatchScope<'a> {
+    /// This node.
+    pub node: &'a str,
+    /// Namespace of the external gateway's ConfigMap.
+    pub external_gateway_namespace: &'a str,
+}
+
+/// Name of the external gateway's ConfigMap.
+const EXTERNAL_GATEWAY_CONFIG: &str = "ovn-external-gw-config";
+
+/// Starts the watches; they run until `cancel`.
 pub fn spawn_watches(
     client: &Client,
-    node: &str,
+    scope: WatchScope<'_>,
     cluster: &Arc<Cluster>,
     cancel: &CancellationToken,
 ) -> tokio::task::JoinSet<()> {
     let mut tasks = tokio::task::JoinSet::new();
+    let node = scope.node;
     let all = watcher::Config::default();
     // Host-network pods are the kubelet's business alone.
     let mine = watcher::Config::default().fields(&format!("spec.nodeName={node},spec.hostNetwork=false"));
@@ -373,7 +416,17 @@ pub fn spawn_watches(
     follow!(pods, resource("", "v1", "Pod", "pods"), mine);
     follow!(nodes, resource("", "v1", "Node", "nodes"), all.clone());
     follow!(subnets, resource(crds::GROUP, "v1", "Subnet", "subnets"), all.clone());
-    follow!(service_cidrs, resource("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs"), all);
+    follow!(service_cidrs, resource("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs"), all.clone());
+    let networks = resource(crds::GROUP, "v1", "ProviderNetwork", "provider-networks");
+    follow!(provider_networks, networks, all.clone());
+    follow!(vlans, resource(crds::GROUP, "v1", "Vlan", "vlans"), all);
+    let own = watcher::Config::default().fields(&format!("metadata.name={node}"));
+    follow!(own_node, resource("", "v1", "Node", "nodes"), own);
+    let config = watcher::Config::default().fields(&format!(
+        "metadata.name={EXTERNAL_GATEWAY_CONFIG},metadata.namespace={}",
+        scope.external_gateway_namespace
+    ));
+    follow!(external_gateway, resource("", "v1", "ConfigMap", "configmaps"), config);
     tasks
 }
 

@@ -7,10 +7,13 @@
 
 mod addr;
 mod error;
+pub(crate) mod exact;
 mod hints;
+mod kinds;
 mod link;
 mod monitor;
 mod neigh;
+mod place;
 mod route;
 mod rule;
 mod tc;
@@ -19,7 +22,9 @@ pub(crate) mod wire;
 
 pub use addr::Address;
 pub use error::{Error, Result};
+pub use exact::{Carried, ExactAddress, ExactRoute, Placed};
 pub use hints::{ALL_LINKS, Hints};
+pub use kinds::{NewVlan, VlanLink};
 pub use link::{Link, Veth};
 pub use monitor::{Change, Monitor};
 pub use neigh::{Pace, Reachability};

@@ -3,7 +3,7 @@
 
 use super::NotYet;
 use super::phy::{self, Journal, Step};
-use super::steps::{Initialiser, host_error, no_link, ovs_error};
+use super::steps::{Initialiser, host_error, no_link, ovs_error, vendor_bridge_of};
 use super::tunnel::{self, HostView, Wish};
 use crate::netlink::Link;
 use crate::ovs::{BridgeSpec, PortSpec, View, plan};
@@ -41,6 +41,12 @@ impl Initialiser {
         };
         let nic_name = nic_name.ok_or_else(|| no_link(wish))?;
         let nic = host.link(&nic_name).ok_or_else(|| no_link(&Wish::Named(nic_name.clone())))?.clone();
+        // A provider network has taken it over: its bridge carries the tunnels too.
+        if let Some(holder) = vendor_bridge_of(view, &nic_name).filter(|holder| *holder != bridge)
+            && recorded.is_none()
+        {
+            return Ok((host, holder.clone(), Wish::Named(holder)));
+        }
         // The whole of the old NIC goes home before another one moves in.
         if let Some(old) = recorded.as_ref().filter(|journal| journal.nic != nic.name) {
             self.restore(&host, old, &bridge).await?;
@@ -56,6 +62,7 @@ impl Initialiser {
             datapath_type: "netdev".to_owned(),
             hwaddr: nic.mac.map(|mac| mac.to_string()),
             external_ids: journal.external_ids(),
+            ..BridgeSpec::default()
         };
         let port = PortSpec { bridge: bridge.clone(), name: nic.name.clone(), ..PortSpec::default() };
         let ovs = &self.inputs.ovs;

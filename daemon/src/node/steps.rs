@@ -326,7 +326,7 @@ pub(super) fn no_link(wish: &Wish) -> NotYet {
 }
 
 /// The Kube-OVN bridge that holds a NIC.
-fn vendor_bridge_of(view: &View, nic: &str) -> Option<String> {
+pub(super) fn vendor_bridge_of(view: &View, nic: &str) -> Option<String> {
     let port = view.port(nic)?;
     let bridge = view.bridge_of_port(&port.uuid)?;
     (bridge.map_get("external_ids", "vendor") == Some(crds::keys::VENDOR))

@@ -102,7 +102,7 @@ impl Ovs {
                 ["name", "ports", "datapath_type", "external_ids", "other_config", "fail_mode", "mirrors"],
             )
             .table("Mirror", ["name", "output_port", "select_all", "select_dst_port"])
-            .table("Port", ["name", "interfaces", "external_ids", "qos"])
+            .table("Port", ["name", "interfaces", "external_ids", "qos", "tag", "trunks"])
             .table(
                 "Interface",
                 [

@@ -1,7 +1,7 @@
 //! Wishes for the local OVS database, turned into transactions. Pure: a view
 //! in, operations out; an empty list means that the wish is true already.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ovsdb::{Atom, AtomMap, Mutator, Operation, Row, Uuid, Value};
 
@@ -41,6 +41,12 @@ pub struct PortSpec {
     pub mtu_request: Option<u32>,
     /// Limits; absent leaves those of a port that exists as they are.
     pub qos: Option<PortQos>,
+    /// VLAN that the port is an access port of.
+    pub tag: Option<u16>,
+    /// VLANs that it carries; absent leaves it a trunk of all, or as it is.
+    pub trunks: Option<BTreeSet<u16>>,
+    /// External ids of the port itself: these keys get these values.
+    pub port_external_ids: BTreeMap<String, String>,
 }
 
 /// A bridge.
@@ -54,6 +60,8 @@ pub struct BridgeSpec {
     pub hwaddr: Option<String>,
     /// External ids of the bridge: these keys get these values.
     pub external_ids: BTreeMap<String, String>,
+    /// Other configuration: these keys get these values.
+    pub other_config: BTreeMap<String, String>,
 }
 
 /// Pairs of a map column that differ from the wanted ones; `None` if none does.
@@ -82,6 +90,43 @@ pub fn set_root_external_ids(
         })
         .into_iter()
         .collect())
+}
+
+/// Changes keys of `Open_vSwitch:external_ids` by what they are now (`None` takes one away), and only if nobody changed
+/// any meanwhile: the transaction fails then.
+///
+/// # Errors
+/// Without a root row.
+pub fn edit_root_external_ids(
+    view: &View,
+    edit: impl Fn(&dyn Fn(&str) -> Option<String>) -> Vec<(String, Option<String>)>,
+) -> Result<Vec<Operation>, PlanError> {
+    let root = view.root().ok_or(PlanError::NoRoot)?;
+    let now = |key: &str| root.map_get("external_ids", key).map(str::to_owned);
+    let mut edits = edit(&now);
+    edits.retain(|(key, value)| now(key) != *value);
+    if edits.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut operations = Vec::new();
+    if let Some(all) = root.get("external_ids") {
+        let unchanged = Operation::wait("Open_vSwitch").by_uuid(root.uuid);
+        operations.push(unchanged.column_equals("external_ids", all.clone()).timeout(0).build());
+    }
+    let (set, gone): (Vec<_>, Vec<_>) = edits.into_iter().partition(|(_, value)| value.is_some());
+    let row = Operation::mutate("Open_vSwitch").by_uuid(root.uuid);
+    if !set.is_empty() {
+        let pairs: AtomMap = set
+            .into_iter()
+            .filter_map(|(key, value)| Some((Atom::from(key.as_str()), Atom::from(value?.as_str()))))
+            .collect();
+        operations.push(row.clone().set_map("external_ids", pairs).build());
+    }
+    if !gone.is_empty() {
+        let keys = gone.iter().map(|(key, _)| key.as_str());
+        operations.push(row.delete_map_keys("external_ids", keys).build());
+    }
+    Ok(operations)
 }
 
 /// Asks ovs-vswitchd to tell, by `cur_cfg`, when it has acted on the transaction that this is part of.
@@ -114,7 +159,7 @@ pub fn delete_root_external_ids(view: &View, keys: &[&str]) -> Result<Vec<Operat
 /// Without a root row.
 pub fn ensure_bridge(view: &View, spec: &BridgeSpec) -> Result<Vec<Operation>, PlanError> {
     let root = view.root().ok_or(PlanError::NoRoot)?;
-    let mut other_config = BTreeMap::new();
+    let mut other_config = spec.other_config.clone();
     if let Some(hwaddr) = &spec.hwaddr {
         other_config.insert("hwaddr".to_owned(), hwaddr.clone());
     }
@@ -236,7 +281,11 @@ fn insert_port(bridge: Uuid, spec: &PortSpec, operations: &mut Vec<Operation>) {
     let mut row = Operation::insert("Port")
         .uuid(port)
         .column("name", spec.name.as_str())
-        .column("interfaces", Value::uuids([interface]));
+        .column("interfaces", Value::uuids([interface]))
+        .columns(port_columns(spec));
+    if !spec.port_external_ids.is_empty() {
+        row = row.column("external_ids", string_map(&spec.port_external_ids));
+    }
     if let Some(discipline) = spec.qos.as_ref().and_then(|qos| qos.discipline.as_ref()) {
         let marks = qos::marks(|key| spec.external_ids.get(key).cloned());
         row = row.column("qos", Value::uuids([qos::insert(discipline, &marks, operations)]));
@@ -246,7 +295,28 @@ fn insert_port(bridge: Uuid, spec: &PortSpec, operations: &mut Vec<Operation>) {
         .push(Operation::mutate("Bridge").by_uuid(bridge).insert_set("ports", Value::uuids([port])).build());
 }
 
+/// What the wish says of the Port row's VLANs.
+fn port_columns(spec: &PortSpec) -> Vec<(&'static str, Value)> {
+    let mut columns = Vec::new();
+    columns.extend(spec.tag.map(|tag| ("tag", Value::integers([i64::from(tag)]))));
+    columns.extend(
+        spec.trunks.as_ref().map(|ids| ("trunks", Value::integers(ids.iter().map(|id| i64::from(*id))))),
+    );
+    columns
+}
+
 fn update_port(view: &View, spec: &PortSpec, operations: &mut Vec<Operation>) {
+    if let Some(port) = view.port(&spec.name) {
+        let mut columns = port_columns(spec);
+        columns.retain(|(column, value)| port.get(column) != Some(value));
+        if !columns.is_empty() {
+            operations.push(Operation::update("Port").by_uuid(port.uuid).columns(columns).build());
+        }
+        if let Some(pairs) = differing_keys(port, "external_ids", &spec.port_external_ids) {
+            operations
+                .push(Operation::mutate("Port").by_uuid(port.uuid).set_map("external_ids", pairs).build());
+        }
+    }
     let Some(interface) = view.interface(&spec.name) else { return };
     let row = Operation::mutate("Interface").by_uuid(interface.uuid());
     let stale: Vec<&str> = spec

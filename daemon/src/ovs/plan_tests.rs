@@ -23,6 +23,9 @@ pub(in crate::ovs) fn database() -> Database {
             t.unique(["name"])
                 .scalar("name", string())
                 .set("interfaces", reference("Interface"))
+                .map("external_ids", string(), string())
+                .optional("tag", integer())
+                .set("trunks", integer())
                 .optional("qos", reference("QoS"))
         })
         .table("Interface", |t| {
@@ -146,6 +149,7 @@ fn a_bridge_is_made_changed_and_removed() {
         datapath_type: "netdev".into(),
         hwaddr: Some("02:00:00:00:00:01".into()),
         external_ids: BTreeMap::from([("weir-nic".to_owned(), "eth1".to_owned())]),
+        ..BridgeSpec::default()
     };
     carry_out(&mut database, |view| ensure_bridge(view, &spec));
     spec.hwaddr = Some("02:00:00:00:00:02".into());

@@ -133,6 +133,11 @@ impl View {
         self.root()?.map_get("external_ids", key).filter(|value| !value.is_empty())
     }
 
+    /// All keys of `Open_vSwitch:external_ids`.
+    pub fn root_external_ids(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.root().and_then(|root| root.get("external_ids")).into_iter().flat_map(Value::map_strings)
+    }
+
     /// A bridge.
     pub fn bridge(&self, name: &str) -> Option<&Arc<Row>> {
         self.named("Bridge", name)

@@ -39,7 +39,15 @@ impl EthtoolSocket {
     /// # Errors
     /// `NotFound`/`ENODEV` when there is no such device; permission errors.
     pub fn tx_checksum_off(&self, device: &str) -> io::Result<()> {
-        match self.value(device, ETHTOOL_STXCSUM, 0) {
+        self.set_tx_checksum(device, false)
+    }
+
+    /// Turns TX checksum offload on or off.
+    ///
+    /// # Errors
+    /// As [`EthtoolSocket::tx_checksum_off`].
+    pub fn set_tx_checksum(&self, device: &str, on: bool) -> io::Result<()> {
+        match self.value(device, ETHTOOL_STXCSUM, u32::from(on)) {
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
             result => result.map(|_| ()),
         }

@@ -24,5 +24,5 @@ pub use heap::{bound_heap, trim_heap};
 pub use inotify::FolderWatch;
 pub use netns::Namespace;
 pub use packet::{ArpSocket, PacketSocket};
-pub use sysctl::{SysctlOutcome, write_sysctl};
+pub use sysctl::{SysctlOutcome, read_sysctl, write_sysctl};
 pub use xtables::TablesSocket;

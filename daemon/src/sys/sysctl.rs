@@ -35,6 +35,12 @@ pub fn write_sysctl(path: &str, value: &str) -> io::Result<SysctlOutcome> {
     }
 }
 
+/// The value of `/proc/sys/<path>`, if it can be read.
+pub fn read_sysctl(path: &str) -> Option<String> {
+    let file: PathBuf = ["/proc/sys", path].iter().collect();
+    std::fs::read_to_string(file).ok().map(|value| value.trim().to_owned())
+}
+
 fn skippable(error: &io::Error) -> bool {
     matches!(
         error.kind(),

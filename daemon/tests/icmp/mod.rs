@@ -2,7 +2,8 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use daemon::netlink::Mac;
@@ -133,4 +134,84 @@ pub fn ping_unfragmented(
         Ok(answered(&socket, to.ip.is_ipv6(), identifier, 0))
     };
     namespace.run(run).unwrap()
+}
+
+/// What became of a stream of echo requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stream {
+    pub sent: usize,
+    pub answered: usize,
+    /// Answers that came a second time.
+    pub repeated: usize,
+    /// The most requests in a row without an answer.
+    pub gap: usize,
+}
+
+impl Stream {
+    pub fn lost(&self) -> usize {
+        self.sent - self.answered
+    }
+}
+
+/// A stream that runs, an echo request every millisecond.
+pub struct Streaming(Arc<AtomicBool>, std::thread::JoinHandle<Stream>);
+
+impl Streaming {
+    /// Ends it, and waits for the last answers.
+    pub fn end(self) -> Stream {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.join().unwrap()
+    }
+}
+
+/// Sends an echo request every millisecond until ended.
+pub fn stream(from: &Namespace, to: &str) -> Streaming {
+    let to: IpAddr = to.parse().unwrap();
+    let identifier = IDENTIFIER.fetch_add(1, Ordering::Relaxed);
+    let socket = from.run(move || socket(to)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let end = Arc::new(AtomicBool::new(false));
+    let ended = end.clone();
+    let run = move || {
+        let mut answers: Vec<usize> = Vec::new();
+        let receive = |answers: &mut Vec<usize>| {
+            let mut buffer = [0; 4096];
+            while let Ok(length) = socket.recv(&mut buffer) {
+                let head = if to.is_ipv6() { 0 } else { usize::from(buffer[0] & 15) * 4 };
+                let message = &buffer[head..length];
+                if message.len() >= 8
+                    && message[0] == if to.is_ipv6() { 129 } else { 0 }
+                    && message[4..6] == identifier.to_be_bytes()
+                {
+                    let number = usize::from(u16::from_be_bytes([message[6], message[7]]));
+                    if let Some(count) = answers.get_mut(number) {
+                        *count += 1;
+                    }
+                }
+            }
+        };
+        let begin = Instant::now();
+        while !ended.load(Ordering::Relaxed) && answers.len() < usize::from(u16::MAX) {
+            let message = request(to.is_ipv6(), identifier, answers.len() as u16, 8 + PAYLOAD);
+            answers.push(0);
+            // A refusal is a loss too.
+            let _ = socket.send(&message);
+            receive(&mut answers);
+            let next = begin + Duration::from_millis(answers.len() as u64);
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until && answers.last() == Some(&0) {
+            receive(&mut answers);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let gap = answers.split(|count| *count > 0).map(<[usize]>::len).max().unwrap_or_default();
+        Stream {
+            sent: answers.len(),
+            answered: answers.iter().filter(|count| **count > 0).count(),
+            repeated: answers.iter().map(|count| count.saturating_sub(1)).sum(),
+            gap,
+        }
+    };
+    Streaming(end, std::thread::spawn(run))
 }

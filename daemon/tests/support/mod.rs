@@ -7,6 +7,7 @@
 pub mod agent;
 pub mod api;
 pub mod ovn;
+pub mod underlay;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -111,12 +112,8 @@ impl Node {
         ovs.connected().await;
         make_root(&ovs).await;
         wait_view(&ovs, "the root row", |view| view.root().is_some()).await;
-        let bridge = BridgeSpec {
-            name: BR_INT.into(),
-            datapath_type: "netdev".into(),
-            external_ids: BTreeMap::new(),
-            hwaddr: None,
-        };
+        let bridge =
+            BridgeSpec { name: BR_INT.into(), datapath_type: "netdev".into(), ..BridgeSpec::default() };
         ovs.apply(|view| plan::ensure_bridge(view, &bridge)).await.unwrap();
         wait_view(&ovs, "br-int", |view| view.interface(BR_INT).is_some_and(|i| i.ofport().is_some())).await;
         let gateway = new_namespace();

@@ -1,0 +1,153 @@
+//! Projections of what underlay networks are made of: ProviderNetworks, Vlans, this node with all its labels, the
+//! external gateway's configuration.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::facts::{flag, list, map, named, text};
+
+/// A ProviderNetwork: a physical network that some nodes are bridged to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProviderNetworkFacts {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Being deleted.
+    pub deleting: bool,
+    /// NIC of nodes that no entry of `custom_interfaces` lists.
+    pub default_interface: String,
+    /// NIC and its nodes.
+    pub custom_interfaces: Vec<(String, Vec<String>)>,
+    /// Label selector of the member nodes; `exclude_nodes` counts only without it.
+    pub node_selector: Option<Value>,
+    /// Nodes that are no members.
+    pub exclude_nodes: Vec<String>,
+    /// The bridge gets the NIC's name, the NIC the bridge's.
+    pub exchange_link_name: bool,
+    /// Make a NIC that is named `<link>.<id>` and missing.
+    pub auto_create_vlan_subinterfaces: bool,
+    /// All VLAN links on the NIC go on working.
+    pub preserve_vlan_interfaces: bool,
+    /// VLAN links that go on working.
+    pub vlan_interfaces: Vec<String>,
+    /// Status: names of its Vlans.
+    pub vlans: Vec<String>,
+}
+
+/// A Vlan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VlanFacts {
+    /// VLAN id, 0 is untagged.
+    pub id: u16,
+    /// ProviderNetwork.
+    pub provider: String,
+}
+
+/// This node, with everything that a selector may ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnNodeFacts {
+    /// UID.
+    pub uid: String,
+    /// All labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// The ConfigMap `ovn-external-gw-config`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExternalGatewayFacts {
+    /// Key `external-gw-nic`.
+    pub nic: String,
+}
+
+fn names(value: &Value, pointer: &str) -> Vec<String> {
+    list(value, pointer).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+impl ProviderNetworkFacts {
+    /// From the object as the API server sends it.
+    pub(super) fn project(value: &Value) -> Result<Self, String> {
+        Ok(Self {
+            name: named(value)?,
+            uid: text(value, "/metadata/uid"),
+            deleting: value.pointer("/metadata/deletionTimestamp").is_some(),
+            default_interface: text(value, "/spec/defaultInterface"),
+            custom_interfaces: list(value, "/spec/customInterfaces")
+                .iter()
+                .map(|custom| (text(custom, "/interface"), names(custom, "/nodes")))
+                .collect(),
+            node_selector: value
+                .pointer("/spec/nodeSelector")
+                .filter(|selector| !selector.is_null())
+                .cloned(),
+            exclude_nodes: names(value, "/spec/excludeNodes"),
+            exchange_link_name: flag(value, "/spec/exchangeLinkName"),
+            auto_create_vlan_subinterfaces: flag(value, "/spec/autoCreateVlanSubinterfaces"),
+            preserve_vlan_interfaces: flag(value, "/spec/preserveVlanInterfaces"),
+            vlan_interfaces: names(value, "/spec/vlanInterfaces"),
+            vlans: names(value, "/status/vlans"),
+        })
+    }
+}
+
+impl VlanFacts {
+    /// From the object as the API server sends it; the old names of the fields count where the new ones are missing.
+    pub(super) fn project(value: &Value) -> Result<Self, String> {
+        named(value)?;
+        let number = |pointer| value.pointer(pointer).and_then(Value::as_u64).filter(|id| *id > 0);
+        let id = number("/spec/id").or_else(|| number("/spec/vlanId")).unwrap_or_default();
+        let id = u16::try_from(id).ok().filter(|id| *id < 4096);
+        let provider = Some(text(value, "/spec/provider")).filter(|name| !name.is_empty());
+        Ok(Self {
+            id: id.ok_or("spec.id is no VLAN id (0 to 4095)")?,
+            provider: provider.unwrap_or_else(|| text(value, "/spec/providerInterfaceName")),
+        })
+    }
+}
+
+impl OwnNodeFacts {
+    /// From the object as the API server sends it.
+    pub(super) fn project(value: &Value) -> Result<Self, String> {
+        named(value)?;
+        Ok(Self { uid: text(value, "/metadata/uid"), labels: map(value, "/metadata/labels", |_| true) })
+    }
+}
+
+impl ExternalGatewayFacts {
+    /// From the object as the API server sends it.
+    pub(super) fn project(value: &Value) -> Result<Self, String> {
+        named(value)?;
+        Ok(Self { nic: text(value, "/data/external-gw-nic").trim().to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn k_090_a_provider_network_is_read() {
+        let network = ProviderNetworkFacts::project(&json!({
+            "metadata": {"name": "net1", "uid": "u"},
+            "spec": {"defaultInterface": "eth0", "excludeNodes": ["node2"],
+                "customInterfaces": [{"interface": "enp1s0", "nodes": ["node1"]}], "vlanInterfaces": ["eth0.5"]},
+            "status": {"ready": true, "vlans": ["vlan1"], "readyNodes": ["node1"]}
+        }))
+        .unwrap();
+        assert_eq!(network.custom_interfaces, [("enp1s0".to_owned(), vec!["node1".to_owned()])]);
+        assert_eq!((network.default_interface.as_str(), network.vlans.len()), ("eth0", 1));
+        assert!(network.node_selector.is_none() && !network.deleting && !network.exchange_link_name);
+    }
+
+    #[test]
+    fn a_vlan_is_read_by_its_old_names_too_and_a_bad_id_is_refused() {
+        let vlan = |spec: Value| VlanFacts::project(&json!({"metadata": {"name": "v"}, "spec": spec}));
+        let expected = VlanFacts { id: 100, provider: "net1".into() };
+        assert_eq!(vlan(json!({"id": 100, "provider": "net1"})).unwrap(), expected);
+        assert_eq!(vlan(json!({"vlanId": 100, "providerInterfaceName": "net1"})).unwrap(), expected);
+        assert!(vlan(json!({"id": 5000, "provider": "net1"})).is_err());
+        assert_eq!(vlan(json!({"id": 0, "provider": "net1"})).unwrap().id, 0);
+    }
+}

@@ -1,0 +1,189 @@
+//! What a NIC carried before its bridge took it over: written into the switch's database before anything moves.
+//!
+//! In: what NIC and bridge carry now, what was recorded. Out: what the next pass must work by. Pure.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::member::Wish;
+use super::not_yet;
+use super::settings::Settings;
+use super::vlans::SubInterface;
+use crate::netlink::{Carried, ExactAddress, ExactRoute, protocol};
+use crate::node::NotYet;
+use crate::ovs::View;
+
+/// Begin of the keys of `Open_vSwitch:external_ids`.
+const KEY: &str = "weir-nic-";
+
+/// Addresses and routes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// Addresses, in their order.
+    pub addresses: Vec<ExactAddress>,
+    /// Routes, in the order in which they can be made.
+    pub routes: Vec<ExactRoute>,
+}
+
+/// What is recorded of a network's NIC.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Journal {
+    /// The NIC's own name.
+    pub nic: String,
+    /// NIC and bridge swap names.
+    pub exchange: bool,
+    /// The move has come to its end: what the NIC carries later is news.
+    pub moved: bool,
+    /// What it carries, by itself or by the bridge.
+    pub load: Load,
+    /// What the bridge has still and is to lose: the host has configured the NIC anew.
+    #[serde(default, skip_serializing_if = "Load::is_empty")]
+    pub stale: Load,
+    /// Settings of the NIC before the move.
+    #[serde(default)]
+    pub settings: Settings,
+    /// VLAN links that are ports of the bridge now, by id.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub vlans: BTreeMap<u16, SubInterface>,
+}
+
+impl Load {
+    /// What a link carries.
+    pub fn of(carried: &Carried, link: u32) -> Self {
+        Self { addresses: carried.addresses(link), routes: carried.routes(link) }
+    }
+
+    fn has(&self, net: IpNet) -> bool {
+        self.addresses.iter().any(|address| address.net() == net)
+    }
+
+    /// Takes in what is not there yet.
+    pub fn add(&mut self, other: &Self) {
+        for address in &other.addresses {
+            if !self.has(address.net()) {
+                self.addresses.push(address.clone());
+            }
+        }
+        for route in &other.routes {
+            if !self.routes.contains(route) {
+                self.routes.push(route.clone());
+            }
+        }
+        self.routes.sort_by_key(ExactRoute::order);
+    }
+
+    /// What of it another load lacks.
+    pub fn beyond(&self, other: &Self) -> Self {
+        Self {
+            addresses: self.addresses.iter().filter(|address| !other.has(address.net())).cloned().collect(),
+            routes: self.routes.iter().filter(|route| !other.routes.contains(route)).cloned().collect(),
+        }
+    }
+
+    /// The part of one family.
+    pub fn family(&self, ipv6: bool) -> Self {
+        Self {
+            addresses: self.addresses.iter().filter(|a| a.is_ipv6() == ipv6).cloned().collect(),
+            routes: self.routes.iter().filter(|r| r.is_ipv6() == ipv6).cloned().collect(),
+        }
+    }
+
+    /// Nothing.
+    pub fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.routes.is_empty()
+    }
+
+    /// The load after the host has configured the NIC anew. Of a family of which the NIC has addresses its word counts;
+    /// routes that still fit stay, since they may be on their way.
+    fn renewed(&self, nic: &Self) -> Self {
+        let mut load = Self::default();
+        for ipv6 in [false, true] {
+            let (old, new) = (self.family(ipv6), nic.family(ipv6));
+            let same = new.addresses.iter().all(|address| old.has(address.net()))
+                && old.addresses.iter().all(|address| new.has(address.net()));
+            if new.addresses.is_empty() || same {
+                load.add(&old);
+                load.add(&new);
+                continue;
+            }
+            let fits = |route: &&ExactRoute| {
+                let made = route.summary().is_some_and(|route| route.protocol == protocol::KERNEL);
+                let reached = |gateway: &std::net::IpAddr| {
+                    new.addresses.iter().any(|address| address.net().trunc().contains(gateway))
+                };
+                !made && route.gateways().iter().all(reached)
+            };
+            let kept = old.routes.iter().filter(fits).cloned();
+            let kept = kept.map(|route| route.from_one_of(&new.addresses)).collect();
+            load.add(&new);
+            load.add(&Self { addresses: Vec::new(), routes: kept });
+        }
+        load
+    }
+}
+
+impl Journal {
+    /// The key that it is kept under.
+    pub fn key(network: &str) -> String {
+        format!("{KEY}{network}")
+    }
+
+    /// What is recorded of a network.
+    ///
+    /// # Errors
+    /// When somebody has changed it to something unreadable.
+    pub fn read(view: &View, network: &str) -> Result<Option<Self>, NotYet> {
+        let key = Self::key(network);
+        let Some(text) = view.root_external_id(&key) else { return Ok(None) };
+        serde_json::from_str(text).map(Some).map_err(|error| {
+            not_yet(
+                format!("Open_vSwitch external_ids:{key} can't be read: {error}"),
+                "remove the key when the NIC has its addresses; else put it right",
+            )
+        })
+    }
+
+    /// Networks of which something is recorded.
+    pub fn networks(view: &View) -> Vec<String> {
+        view.root_external_ids().filter_map(|(key, _)| key.strip_prefix(KEY)).map(str::to_owned).collect()
+    }
+
+    /// As text.
+    ///
+    /// # Errors
+    /// Never for what [`Journal::read`] gave.
+    pub fn text(&self) -> Result<String, NotYet> {
+        serde_json::to_string(self).map_err(|error| not_yet(format!("the record of a NIC: {error}"), ""))
+    }
+
+    /// What the next pass must work by.
+    pub fn next(recorded: Option<Self>, wish: &Wish, nic: &Load, settings: Settings) -> Self {
+        match recorded {
+            // Some may be on either side still: the record has all.
+            Some(mut journal) if !journal.moved => {
+                journal.load.add(nic);
+                journal
+            }
+            Some(journal) => {
+                let load = journal.load.renewed(nic);
+                let mut stale = journal.stale;
+                stale.add(&journal.load);
+                Self { stale: stale.beyond(&load), load, ..journal }
+            }
+            None => Self {
+                nic: wish.nic.clone(),
+                exchange: wish.exchange,
+                moved: false,
+                load: nic.clone(),
+                settings,
+                ..Self::default()
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "journal_tests.rs"]
+mod tests;

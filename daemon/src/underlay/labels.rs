@@ -1,0 +1,165 @@
+//! What the node says about its provider networks: labels, events, an annotation of the agent's pod (node contract §3.5
+//! step 11).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::json;
+
+use super::network::Ready;
+use super::run::Underlay;
+use crate::kube::{EventType, ObjectRef, annotate_pod, label_node};
+use crate::node::NotYet;
+
+/// How it stands with a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It works here.
+    Ready(Ready),
+    /// It should, and does not.
+    Failed(NotYet),
+    /// The node is no member.
+    Excluded,
+    /// There is no such network any more.
+    Gone,
+}
+
+/// Labels of a network on its node.
+const NAMES: [&str; 5] = ["ready", "interface", "mtu", "vlan_interfaces", "exclude"];
+
+fn key(network: &str, name: &str) -> String {
+    crds::keys::provider_network_key(network, name)
+}
+
+/// The labels that say how a network stands; `None` for those that must not be there.
+pub(super) fn labels(network: &str, state: &State) -> BTreeMap<String, Option<String>> {
+    let mut wanted: BTreeMap<String, Option<String>> =
+        NAMES.iter().map(|name| (key(network, name), None)).collect();
+    let mut say = |name: &str, value: String| wanted.insert(key(network, name), Some(value));
+    match state {
+        State::Ready(ready) => {
+            say("ready", "true".to_owned());
+            say("interface", ready.interface.clone());
+            say("mtu", ready.mtu.to_string());
+            if ready.vlan_interfaces {
+                say("vlan_interfaces", "true".to_owned());
+            }
+        }
+        State::Excluded => {
+            say("exclude", "true".to_owned());
+        }
+        State::Failed(_) | State::Gone => {}
+    }
+    wanted
+}
+
+/// Networks that labels speak of.
+pub(super) fn labelled(labels: &BTreeMap<String, String>) -> BTreeSet<String> {
+    let network = |key: &String| Some(key.split_once(".provider-network.kubernetes.io/")?.0.to_owned());
+    labels.keys().filter_map(network).collect()
+}
+
+impl Underlay {
+    /// Tells everybody; whether it could be done.
+    pub(super) async fn tell(&mut self, states: &BTreeMap<String, State>) -> bool {
+        let own = self.cluster.own_node.get();
+        let Some(node) = own.objects.values().next() else { return true };
+        let mut changes: BTreeMap<String, Option<String>> =
+            states.iter().flat_map(|(network, state)| labels(network, state)).collect();
+        changes.retain(|key, value| node.labels.get(key) != value.as_ref());
+        let mut well = true;
+        if !changes.is_empty()
+            && let Some(client) = &self.client
+            && let Err(error) = label_node(client, &self.node, &changes).await
+        {
+            tracing::warn!(error = %error, "labels of provider networks can't be written; trying again");
+            well = false;
+        }
+        for (network, state) in states {
+            if self.told.get(network) != Some(state) {
+                self.tell_one(network, state).await;
+            }
+        }
+        self.told.clone_from(states);
+        self.told.retain(|_, state| *state != State::Gone);
+        well
+    }
+
+    async fn tell_one(&self, network: &str, state: &State) {
+        let uid = self.cluster.provider_networks.object(&network.into()).map(|object| object.uid.clone());
+        let object = ObjectRef {
+            api_version: "kubeovn.io/v1",
+            kind: "ProviderNetwork",
+            namespace: String::new(),
+            name: network.to_owned(),
+            uid: uid.unwrap_or_default(),
+        };
+        let message = match state {
+            State::Ready(ready) => {
+                tracing::info!(network, nic = ready.interface, mtu = ready.mtu, "the provider network works");
+                let message = format!("node {}: interface {} is bridged", self.node, ready.interface);
+                self.recorder.record(object, EventType::Normal, "InitOVSBridgeSucceeded", message);
+                None
+            }
+            State::Failed(reason) => {
+                let why = match reason.remedy.as_str() {
+                    "" => reason.reason.clone(),
+                    remedy => format!("{} ({remedy})", reason.reason),
+                };
+                tracing::warn!(network, why, "the provider network does not work");
+                let message = format!("node {}: {why}", self.node);
+                self.recorder.record(object, EventType::Warning, "InitOVSBridgeFailed", message);
+                Some(why)
+            }
+            State::Excluded | State::Gone => None,
+        };
+        let (text, known) = match state {
+            State::Ready(_) => ("ready", true),
+            State::Failed(_) => ("failed", true),
+            State::Excluded => ("excluded", true),
+            State::Gone => ("gone", false),
+        };
+        self.feed.say(
+            "provider-network",
+            json!({"network": network, "state": text, "known": known, "error": message}),
+        );
+        self.annotate(network, message).await;
+    }
+
+    /// The controller copies the error of a node from the annotation of the agent's pod there.
+    async fn annotate(&self, network: &str, message: Option<String>) {
+        let env = &self.flags.env;
+        let (Some(client), Some(pod), Some(namespace)) = (&self.client, &env.pod_name, &env.pod_namespace)
+        else {
+            return;
+        };
+        let change = BTreeMap::from([(key(network, "err_mesg"), message)]);
+        if let Err(error) = annotate_pod(client, namespace, pod, &change).await {
+            tracing::debug!(error = %error, "the error could not be put on the agent's pod");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(state: &State) -> Vec<(String, String)> {
+        labels("net1", state)
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.rsplit_once('/')?.1.to_owned(), value?)))
+            .collect()
+    }
+
+    #[test]
+    fn k_102_labels_say_how_a_network_stands() {
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let ready = State::Ready(Ready { interface: "eth1".into(), mtu: 9000, vlan_interfaces: false });
+        assert_eq!(said(&ready), [pair("interface", "eth1"), pair("mtu", "9000"), pair("ready", "true")]);
+        assert_eq!(said(&State::Excluded), [pair("exclude", "true")]);
+        assert!(said(&State::Failed(NotYet::new("x", "y", "z"))).is_empty() && said(&State::Gone).is_empty());
+        assert_eq!(labels("net1", &State::Gone).len(), 5, "all are taken away");
+        let node = [("net1.provider-network.kubernetes.io/ready", "true"), ("kubernetes.io/os", "linux")];
+        let node = node.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        assert_eq!(labelled(&node), BTreeSet::from(["net1".to_owned()]));
+    }
+}

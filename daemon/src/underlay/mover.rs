@@ -1,0 +1,145 @@
+//! Carries addresses and routes from one link to another, and waits for what the switch makes of the database.
+
+use std::time::Duration;
+
+use super::journal::Load;
+use super::run::Underlay;
+use super::{host_failed, not_yet, ovs_failed};
+use crate::netlink::{Link, Placed};
+use crate::node::NotYet;
+
+/// How long ovs-vswitchd may take to make an interface, or to let go of one.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Pause before a look at the kernel; the switch makes a link in milliseconds.
+const LOOK: Duration = Duration::from_millis(10);
+
+impl Underlay {
+    /// What a link carries now.
+    pub(super) async fn load(&self, link: u32) -> Result<Load, NotYet> {
+        let carried = self.host.netlink.carried().await.map_err(|error| host_failed(&error))?;
+        Ok(Load::of(&carried, link))
+    }
+
+    /// Puts addresses and routes on a link that it does not have yet; says what.
+    pub(super) async fn place(&self, link: &Link, load: &Load, placed: Placed) -> Result<(), NotYet> {
+        let host = &self.host.netlink;
+        let missing = load.beyond(&self.load(link.index).await?);
+        // The kernel puts the newest IPv6 address first.
+        let (v4, v6) = (missing.family(false).addresses, missing.family(true).addresses);
+        for address in v4.iter().chain(v6.iter().rev()) {
+            tracing::info!(%address, link = link.name, "gives a link its address");
+            host.place_address(link.index, address, placed).await.map_err(|error| host_failed(&error))?;
+        }
+        if missing.routes.is_empty() {
+            return Ok(());
+        }
+        let carried = host.carried().await.map_err(|error| host_failed(&error))?;
+        // Some came with the addresses.
+        for route in &missing.beyond(&Load::of(&carried, link.index)).routes {
+            tracing::info!(%route, link = link.name, "gives a link its route");
+            host.place_route(link.index, route, &carried).await.map_err(|error| host_failed(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Takes addresses and routes off a link: routes first, addresses from the last to the first.
+    pub(super) async fn take(&self, link: &Link, load: &Load) -> Result<(), NotYet> {
+        if load.is_empty() {
+            return Ok(());
+        }
+        let host = &self.host.netlink;
+        let carried = host.carried().await.map_err(|error| host_failed(&error))?;
+        for route in load.routes.iter().rev() {
+            tracing::info!(%route, link = link.name, "takes a route off a link");
+            host.take_route(link.index, route, &carried).await.map_err(|error| host_failed(&error))?;
+        }
+        // So that one that is put back by a successor is where it was.
+        let (v4, v6) = (load.family(false).addresses, load.family(true).addresses);
+        for address in v4.iter().rev().chain(&v6) {
+            tracing::info!(%address, link = link.name, "takes an address off a link");
+            host.take_address(link.index, address).await.map_err(|error| host_failed(&error))?;
+        }
+        Ok(())
+    }
+
+    /// A link by its name.
+    pub(super) async fn link(&self, name: &str) -> Result<Option<Link>, NotYet> {
+        let found = self.host.netlink.link(name).await.map_err(|error| host_failed(&error))?;
+        // The kernel looks among second names too.
+        Ok(found.filter(|link| link.name == name))
+    }
+
+    /// Waits for the interface of a bridge or an internal port.
+    pub(super) async fn wait_link(&self, name: &str) -> Result<Link, NotYet> {
+        let wait = async {
+            loop {
+                if let Some(link) = self.link(name).await? {
+                    return Ok::<Link, NotYet>(link);
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| {
+            Err(not_yet(format!("ovs-vswitchd has not made interface {name}"), "is ovs-vswitchd running?"))
+        })
+    }
+
+    /// Waits until the switch serves an interface: that of the userspace datapath outlives its process, and hears nothing.
+    pub(super) async fn wait_served(&self, name: &str) -> Result<(), NotYet> {
+        let wait = async {
+            while !self.link(name).await?.is_some_and(|link| link.running) {
+                tokio::time::sleep(LOOK).await;
+            }
+            Ok::<(), NotYet>(())
+        };
+        tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| {
+            let reason = format!("ovs-vswitchd does not serve interface {name}");
+            Err(not_yet(reason, "is ovs-vswitchd running?"))
+        })
+    }
+
+    /// Waits until a link that the switch made is gone.
+    pub(super) async fn wait_gone(&self, name: &str, index: u32) -> Result<(), NotYet> {
+        let wait = async {
+            while self.link(name).await?.is_some_and(|link| link.index == index) {
+                tokio::time::sleep(LOOK).await;
+            }
+            Ok::<(), NotYet>(())
+        };
+        tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| {
+            let reason = format!("ovs-vswitchd still keeps interface {name}, which has left the database");
+            Err(not_yet(reason, "is ovs-vswitchd running?"))
+        })
+    }
+
+    /// Waits until the switch has opened a device.
+    pub(super) async fn wait_opened(&self, port: &str) -> Result<(), NotYet> {
+        let mut views = self.ovs.subscribe();
+        let settled = |view: &crate::ovs::View| {
+            view.interface(port).is_some_and(|interface| interface.ofport().is_some_and(|number| number != 0))
+        };
+        let waited =
+            tokio::time::timeout(PATIENCE, views.wait_for(settled)).await.is_ok_and(|view| view.is_ok());
+        let interface = self.ovs.view().interface(port);
+        match interface.as_ref().and_then(crate::ovs::Interface::ofport) {
+            Some(number) if number > 0 => Ok(()),
+            _ if !waited => Err(not_yet(
+                format!("ovs-vswitchd has not opened {port} within {PATIENCE:?}"),
+                "is ovs-vswitchd running?",
+            )),
+            _ => {
+                let why = interface.as_ref().and_then(|i| i.error()).unwrap_or("no reason given").to_owned();
+                let reason = format!("ovs-vswitchd can't open {port}: {why}");
+                Err(not_yet(reason, "free the device of whatever holds it"))
+            }
+        }
+    }
+
+    /// Changes the database.
+    pub(super) async fn change(
+        &self,
+        wish: impl Fn(&crate::ovs::View) -> Result<Vec<ovsdb::Operation>, crate::ovs::PlanError>,
+    ) -> Result<(), NotYet> {
+        self.ovs.apply(wish).await.map_err(|error| ovs_failed(&error))
+    }
+}

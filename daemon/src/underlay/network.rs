@@ -1,0 +1,340 @@
+//! One provider network on this node: its bridge with the NIC in it.
+//!
+//! Every step is idempotent and looks at what is there; [`super`] says why the order is as it is.
+
+use std::collections::BTreeMap;
+
+use super::journal::{Journal, Load};
+use super::mappings::{self, BRIDGES, MACS};
+use super::member::Wish;
+use super::run::Underlay;
+use super::settings::Settings;
+use super::{host_failed, not_yet};
+use crate::netlink::{Link, Mac, Placed};
+use crate::node::NotYet;
+use crate::ovs::{BR_INT, BridgeSpec, PortSpec, View, plan};
+
+/// External id of a bridge: whether NIC and bridge have swapped names.
+pub(super) const EXCHANGED: &str = "exchange-link-name";
+
+/// A network that works on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// The NIC's own name.
+    pub interface: String,
+    /// Its MTU.
+    pub mtu: u32,
+    /// VLAN links on it are ports of the bridge.
+    pub vlan_interfaces: bool,
+}
+
+pub(super) fn string(text: &str) -> String {
+    text.to_owned()
+}
+
+/// A locally administered MAC.
+fn random_mac() -> Mac {
+    let mut bytes: [u8; 6] = rand::random();
+    bytes[0] = (bytes[0] & 0xfc) | 2;
+    Mac(bytes)
+}
+
+/// Whether a bridge was made for a provider network, by us or by Kube-OVN.
+pub(super) fn is_provider_bridge(view: &View, bridge: &str) -> bool {
+    view.bridge(bridge).is_some_and(|row| {
+        row.map_get("external_ids", "vendor") == Some(crds::keys::VENDOR)
+            && row.map_get("external_ids", EXCHANGED).is_some()
+    })
+}
+
+/// The bridge of a port.
+fn bridge_of(view: &View, port: &str) -> Option<String> {
+    let row = view.port(port)?;
+    view.bridge_of_port(&row.uuid)?.str("name").map(str::to_owned)
+}
+
+impl Underlay {
+    /// Makes bridge and port as wished, with everything that the NIC carries on the bridge.
+    ///
+    /// # Errors
+    /// What keeps it from being so; the node has its addresses then, on NIC or bridge.
+    pub async fn ensure(&self, wish: &Wish) -> Result<Ready, NotYet> {
+        let view = self.ovs.view();
+        if view.bridge(BR_INT).is_none() && !view.is_userspace() {
+            // It says which datapath the node has; a bridge of the wrong one would cut the NIC off.
+            return Err(not_yet(
+                "the switch has no bridge br-int yet",
+                "ovn-controller makes it: is the ovs-ovn pod running on this node?",
+            ));
+        }
+        let recorded = match Journal::read(&view, &wish.network)? {
+            None => self.adopt(&view, &wish.network).await?,
+            recorded => recorded,
+        };
+        let recorded = match recorded {
+            // The whole of the old NIC goes home before another one moves in.
+            Some(old) if old.nic != wish.nic || old.exchange != wish.exchange => {
+                self.bring_home(&wish.network, old).await?;
+                None
+            }
+            recorded => recorded,
+        };
+        let view = self.ovs.view();
+        let Some(nic) = self.nic(&view, wish).await? else {
+            return self.without_kernel(&view, wish).await;
+        };
+        self.check(&view, wish, &nic)?;
+        let settings = Settings::of(&self.host, &nic.name).await;
+        let load = self.load(nic.index).await?;
+        let mut journal = Journal::next(recorded, wish, &load, settings);
+        self.write(&wish.network, &journal).await?;
+        if wish.exchange && nic.name == wish.nic {
+            self.rename(&nic, &wish.device(), &journal.load).await?;
+        }
+        let nic = Link { name: wish.device(), ..nic };
+        let bridge = self.bridge(wish, &nic, &journal).await?;
+        // IPv4 first: neighbours that ask the bridge get an answer as soon as it hears them. Of IPv6 the address alone,
+        // for the kernel would choose among two links with one prefix.
+        let early = Load { routes: Vec::new(), ..journal.load.clone() };
+        self.place(&bridge, &early, Placed::Elsewhere).await?;
+        if self.managers.manages(&nic.name).await {
+            if !journal.settings.managed {
+                journal.settings.managed = true;
+                self.write(&wish.network, &journal).await?;
+            }
+            self.managers.release(&nic.name).await?;
+        }
+        // VLANs that are ports already stay open.
+        let trunks = wish.trunks.iter().chain(journal.vlans.keys()).copied().collect();
+        self.attach(&Wish { trunks, ..wish.clone() }, &nic).await?;
+        // Behind the NIC's own, which then go.
+        self.place(&bridge, &journal.load, Placed::Elsewhere).await?;
+        let left = self.load(nic.index).await?;
+        self.take(&nic, &left).await?;
+        // The kernel dropped what hung on the last address; nothing else is in the way now.
+        self.place(&bridge, &journal.load, Placed::Elsewhere).await?;
+        let vlans = self.vlans(wish, &nic, &mut journal).await?;
+        if !vlans.is_subset(&wish.trunks) {
+            let trunks = wish.trunks.union(&vlans).copied().collect();
+            self.attach(&Wish { trunks, ..wish.clone() }, &nic).await?;
+        }
+        if self.ovs.view().is_userspace() {
+            let ipv6 = !journal.load.family(true).addresses.is_empty();
+            let silenced = journal.settings.silence(&self.host, &nic.name, ipv6).await;
+            silenced.map_err(|error| not_yet(format!("settings of {}: {error}", nic.name), ""))?;
+        }
+        self.map(wish).await?;
+        self.take(&bridge, &journal.stale).await?;
+        if !journal.moved || !journal.stale.is_empty() {
+            journal.moved = true;
+            journal.stale = Load::default();
+            self.write(&wish.network, &journal).await?;
+        }
+        Ok(Ready { interface: wish.nic.clone(), mtu: nic.mtu, vlan_interfaces: !vlans.is_empty() })
+    }
+
+    /// The NIC, by whatever name it has now; `None` for one that only the switch knows (DPDK).
+    async fn nic(&self, view: &View, wish: &Wish) -> Result<Option<Link>, NotYet> {
+        let renamed = match wish.exchange && view.bridge(&wish.device()).is_none() {
+            true => self.link(&wish.device()).await?,
+            false => None,
+        };
+        let own = match renamed {
+            // The bridge may have its name already.
+            None if view.bridge(&wish.nic).is_none() => match self.link(&wish.nic).await? {
+                None => self.make_nic(wish).await?,
+                nic => nic,
+            },
+            renamed => renamed,
+        };
+        let by_switch = view.interface(&wish.nic).is_some_and(|port| port.kind().starts_with("dpdk"));
+        match own {
+            Some(nic) => Ok(Some(nic)),
+            None if by_switch && view.is_userspace() => Ok(None),
+            None => Err(not_yet(
+                format!("this node has no interface {}", wish.nic),
+                "correct spec.defaultInterface or spec.customInterfaces, or exclude the node; it goes on by itself when \
+                 the interface appears",
+            )),
+        }
+    }
+
+    /// A NIC of the switch alone: nothing is moved.
+    async fn without_kernel(&self, view: &View, wish: &Wish) -> Result<Ready, NotYet> {
+        if bridge_of(view, &wish.nic).as_deref() != Some(wish.bridge().as_str()) {
+            return Err(not_yet(
+                format!("DPDK port {} is not on bridge {}", wish.nic, wish.bridge()),
+                "make the bridge with its DPDK port when the switch starts",
+            ));
+        }
+        self.map(wish).await?;
+        let mtu = self.status.borrow().mtu;
+        let mtu = mtu.ok_or_else(|| not_yet("the node's tunnel interface is not chosen yet", ""))?;
+        Ok(Ready { interface: wish.nic.clone(), mtu, vlan_interfaces: false })
+    }
+
+    /// What would break somebody else's network.
+    fn check(&self, view: &View, wish: &Wish, nic: &Link) -> Result<(), NotYet> {
+        if let Some(holder) = bridge_of(view, &nic.name)
+            && holder != wish.bridge()
+        {
+            return Err(not_yet(
+                format!("interface {} is a port of bridge {holder}", nic.name),
+                "choose another interface, or take it out of that bridge",
+            ));
+        }
+        let in_switch = view.port(&nic.name).is_some();
+        if nic.controller.is_some() && !in_switch {
+            return Err(not_yet(
+                format!("interface {} is a member of a bond or bridge", nic.name),
+                "name the bond itself as the interface of the provider network",
+            ));
+        }
+        if nic.name == "lo" || view.interface(&nic.name).is_some_and(|port| !port.kind().is_empty()) {
+            return Err(not_yet(format!("interface {} is no NIC", nic.name), "choose a physical interface"));
+        }
+        match view.bridge(&wish.bridge()).is_some() && !is_provider_bridge(view, &wish.bridge()) {
+            true => Err(not_yet(
+                format!("bridge {} was made by somebody else", wish.bridge()),
+                "rename the provider network or that bridge",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) async fn write(&self, network: &str, journal: &Journal) -> Result<(), NotYet> {
+        let ids = BTreeMap::from([(Journal::key(network), journal.text()?)]);
+        self.change(|view| plan::set_root_external_ids(view, &ids)).await
+    }
+
+    /// Gives the NIC its new name: at once if the kernel renames links that are up (6.2), else with a moment down.
+    pub(super) async fn rename(&self, nic: &Link, name: &str, load: &Load) -> Result<(), NotYet> {
+        let host = &self.host.netlink;
+        match host.rename(nic.index, name).await {
+            Ok(()) => {}
+            Err(error) if error.errno() == Some(libc::EBUSY) => {
+                host.set_down(nic.index).await.map_err(|error| host_failed(&error))?;
+                host.rename(nic.index, name).await.map_err(|error| host_failed(&error))?;
+            }
+            Err(error) => return Err(host_failed(&error)),
+        }
+        host.set_up(nic.index).await.map_err(|error| host_failed(&error))?;
+        let renamed = Link { name: name.to_owned(), ..nic.clone() };
+        self.place(&renamed, load, Placed::AsItWas).await?;
+        // The name is the bridge's now.
+        host.delete_altname(nic.index, &nic.name).await.map_err(|error| host_failed(&error))
+    }
+
+    /// The bridge and its interface: MAC and MTU of the NIC, up, with a link-local address that neighbours can ask.
+    async fn bridge(&self, wish: &Wish, nic: &Link, journal: &Journal) -> Result<Link, NotYet> {
+        let name = wish.bridge();
+        let view = self.ovs.view();
+        let host = &self.host.netlink;
+        let error = |error: crate::netlink::Error| host_failed(&error);
+        // Such a bond answers with several MACs of its own.
+        let foreign = host.balances_by_mac(nic.index).await.map_err(error)?;
+        let had = view.bridge(&name).and_then(|row| row.map_get("other_config", "hwaddr")?.parse().ok());
+        let mac = match (foreign, nic.mac) {
+            (false, Some(mac)) => mac,
+            _ => had.unwrap_or_else(random_mac),
+        };
+        let spec = BridgeSpec {
+            name: name.clone(),
+            datapath_type: string(if view.is_userspace() { "netdev" } else { "" }),
+            hwaddr: Some(mac.to_string()),
+            external_ids: BTreeMap::from([
+                (string("vendor"), string(crds::keys::VENDOR)),
+                (string(EXCHANGED), wish.exchange.to_string()),
+            ]),
+            other_config: BTreeMap::from([(
+                string("mac-learning-fallback"),
+                self.flags.mac_learning_fallback.to_string(),
+            )]),
+        };
+        let local = PortSpec {
+            bridge: name.clone(),
+            name: name.clone(),
+            kind: string("internal"),
+            mtu_request: Some(nic.mtu),
+            ..PortSpec::default()
+        };
+        self.change(|view| plan::ensure_bridge(view, &spec)).await?;
+        self.change(|view| plan::ensure_port(view, &local)).await?;
+        let link = self.wait_link(&name).await?;
+        self.prepare_inner(&link, Some(mac), nic.mtu, &journal.load).await?;
+        Ok(Link { mac: Some(mac), mtu: nic.mtu, up: true, ..link })
+    }
+
+    /// An interface of the switch gets MAC and MTU of the one that it stands for, and comes up.
+    pub(super) async fn prepare_inner(
+        &self,
+        link: &Link,
+        mac: Option<Mac>,
+        mtu: u32,
+        load: &Load,
+    ) -> Result<(), NotYet> {
+        let host = &self.host.netlink;
+        let error = |error: crate::netlink::Error| host_failed(&error);
+        if let Some(mac) = mac.filter(|mac| link.mac != Some(*mac)) {
+            host.set_mac(link.index, mac).await.map_err(error)?;
+        }
+        if link.mtu != mtu {
+            host.set_mtu(link.index, mtu).await.map_err(error)?;
+        }
+        if self.ovs.view().is_userspace() {
+            let off = self.host.ethtool.tx_checksum_off(&link.name);
+            off.map_err(|error| not_yet(format!("checksum offload of {}: {error}", link.name), ""))?;
+        }
+        if load.addresses.iter().any(crate::netlink::ExactAddress::is_ipv6) {
+            let file = format!("net/ipv6/conf/{}/disable_ipv6", link.name);
+            let allowed = self.host.namespace.run_async(move || crate::sys::write_sysctl(&file, "0")).await;
+            allowed
+                .and_then(|result| result)
+                .map_err(|error| not_yet(format!("IPv6 on {}: {error}", link.name), ""))?;
+            // Without duplicate detection, which would take a second: the NIC has the same one.
+            if let Some(mac) = mac
+                && let Ok(local) = ipnet::Ipv6Net::new(mac.link_local(), 64)
+            {
+                host.add_address(link.index, local.into(), true).await.map_err(error)?;
+            }
+        }
+        if !link.up {
+            host.set_up(link.index).await.map_err(error)?;
+        }
+        self.wait_served(&link.name).await
+    }
+
+    /// The NIC as a port of the bridge, and no other NIC of ours there.
+    async fn attach(&self, wish: &Wish, nic: &Link) -> Result<(), NotYet> {
+        if self.ovs.view().is_userspace() {
+            let off = self.host.ethtool.tx_checksum_off(&nic.name);
+            off.map_err(|error| not_yet(format!("checksum offload of {}: {error}", nic.name), ""))?;
+        }
+        if !nic.up {
+            self.host.netlink.set_up(nic.index).await.map_err(|error| host_failed(&error))?;
+        }
+        let port = PortSpec {
+            bridge: wish.bridge(),
+            name: nic.name.clone(),
+            trunks: Some(wish.trunks.clone()),
+            port_external_ids: BTreeMap::from([(string("vendor"), string(crds::keys::VENDOR))]),
+            ..PortSpec::default()
+        };
+        self.change(|view| plan::ensure_port(view, &port)).await?;
+        self.wait_opened(&nic.name).await
+    }
+
+    /// Tells OVN which bridge leads to the network.
+    async fn map(&self, wish: &Wish) -> Result<(), NotYet> {
+        let mac = random_mac().to_string();
+        let edit = |now: &dyn Fn(&str) -> Option<String>| {
+            let (bridges, macs) = (now(BRIDGES).unwrap_or_default(), now(MACS).unwrap_or_default());
+            let mac = mappings::get(&macs, &wish.network).unwrap_or(&mac);
+            vec![
+                (string(BRIDGES), Some(mappings::with(&bridges, &wish.network, &wish.bridge()))),
+                (string(MACS), Some(mappings::with(&macs, &wish.network, mac))),
+            ]
+        };
+        self.change(|view| plan::edit_root_external_ids(view, edit)).await
+    }
+}

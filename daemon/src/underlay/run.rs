@@ -1,0 +1,310 @@
+//! The loop: when to look, and at which networks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{broadcast, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::journal::Journal;
+use super::labels::{State, labelled};
+use super::managers::Managers;
+use super::mappings::{self, BRIDGES};
+use super::member::{Membership, Wish, membership};
+use super::network::is_provider_bridge;
+use crate::changes::Changes;
+use crate::flags::Flags;
+use crate::hostnet::HostNet;
+use crate::kube::{Cluster, Recorder};
+use crate::netlink::Change;
+use crate::node::{NodeStatus, NotYet};
+use crate::ovs::{BR_INT, Ovs, View};
+
+/// Everything is looked at this often even if nothing happened.
+const VERIFY: Duration = Duration::from_secs(60);
+/// Pause before a failed pass is repeated without an event, doubled up to [`RETRY_MAX`].
+const RETRY: Duration = Duration::from_secs(2);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Events of one cause come in bunches: who configures a NIC gives it its addresses one by one.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// What the loop works with.
+pub struct UnderlayParts {
+    /// Flags.
+    pub flags: Arc<Flags>,
+    /// This node.
+    pub node: String,
+    /// The API server; `None` writes nothing (tests, clean-up).
+    pub client: Option<kube::Client>,
+    /// Watched objects.
+    pub cluster: Arc<Cluster>,
+    /// The local switch.
+    pub ovs: Ovs,
+    /// The host's network.
+    pub host: HostNet,
+    /// Events.
+    pub recorder: Recorder,
+    /// Where the node stands: its MTU.
+    pub status: watch::Receiver<NodeStatus>,
+    /// The feed of diagnostics.
+    pub feed: Changes,
+    /// Who else configures NICs.
+    pub managers: Managers,
+}
+
+/// The loop.
+pub struct Underlay {
+    pub(super) flags: Arc<Flags>,
+    pub(super) node: String,
+    pub(super) client: Option<kube::Client>,
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) ovs: Ovs,
+    pub(super) host: HostNet,
+    pub(super) recorder: Recorder,
+    pub(super) status: watch::Receiver<NodeStatus>,
+    pub(super) feed: Changes,
+    pub(super) managers: Managers,
+    /// What was told of each network.
+    pub(super) told: BTreeMap<String, State>,
+    /// What was told of the external gateway.
+    pub(super) gateway_told: Option<String>,
+}
+
+/// Links that the networks of this node are made of.
+#[derive(Debug, Default)]
+struct Concern {
+    names: BTreeSet<String>,
+    indexes: BTreeSet<u32>,
+}
+
+impl Concern {
+    fn concerns(&self, change: &Change) -> bool {
+        match change {
+            Change::LinkChanged(link) | Change::LinkGone(link) => {
+                self.names.contains(&link.name) || self.indexes.contains(&link.index)
+            }
+            Change::Address(address) => self.indexes.contains(&address.index),
+            Change::RouteChanged(route) | Change::RouteGone(route) => {
+                let hops = route.multipath.iter().map(|hop| hop.1);
+                route.link.into_iter().chain(hops).any(|link| self.indexes.contains(&link))
+            }
+            Change::Setting(index) => u32::try_from(*index).is_ok_and(|index| self.indexes.contains(&index)),
+            Change::Rule | Change::Filter | Change::Sets | Change::Traffic => false,
+            Change::Lost => true,
+        }
+    }
+}
+
+/// What of the database concerns provider networks: pods' ports come and go without waking the loop.
+fn relevant(view: &View) -> String {
+    let mut text = format!("{} {} ", view.is_connected(), view.bridge(BR_INT).is_some());
+    for (key, value) in view.root_external_ids() {
+        if !key.starts_with("ovn-encap") {
+            text.push_str(key);
+            text.push_str(value);
+        }
+    }
+    for bridge in view.bridges() {
+        let Some(name) = bridge.str("name").filter(|name| is_provider_bridge(view, name)) else { continue };
+        text.push_str(name);
+        for port in view.port_names(name) {
+            let interface = view.interface(&port);
+            let state = interface.as_ref().map(|port| (port.ofport(), port.error().map(str::to_owned)));
+            text.push_str(&format!("{port}{state:?}"));
+        }
+    }
+    text
+}
+
+impl Underlay {
+    /// A loop.
+    pub fn new(parts: UnderlayParts) -> Self {
+        let UnderlayParts { flags, node, client, cluster, ovs, host, recorder, status, feed, managers } =
+            parts;
+        Self {
+            flags,
+            node,
+            client,
+            cluster,
+            ovs,
+            host,
+            recorder,
+            status,
+            feed,
+            managers,
+            told: BTreeMap::new(),
+            gateway_told: None,
+        }
+    }
+
+    /// Runs until cancelled.
+    pub async fn run(mut self, mut changes: broadcast::Receiver<Change>, cancel: CancellationToken) {
+        let cluster = self.cluster.clone();
+        let (mut networks, mut vlans) = (cluster.provider_networks.subscribe(), cluster.vlans.subscribe());
+        let mut subnets = cluster.subnets.subscribe();
+        let (mut own, mut gateway) = (cluster.own_node.subscribe(), cluster.external_gateway.subscribe());
+        let mut views = self.ovs.subscribe();
+        let mut retry = RETRY;
+        loop {
+            networks.mark_unchanged();
+            vlans.mark_unchanged();
+            subnets.mark_unchanged();
+            own.mark_unchanged();
+            gateway.mark_unchanged();
+            // What comes during the pass is looked at after it.
+            let well = tokio::select! {
+                () = cancel.cancelled() => return,
+                well = self.pass() => well,
+            };
+            let seen = relevant(&views.borrow_and_update());
+            let concern = self.concern().await;
+            let pause = if well { VERIFY } else { retry };
+            retry = if well { RETRY } else { (retry * 2).min(RETRY_MAX) };
+            let sleep = tokio::time::sleep(pause);
+            tokio::pin!(sleep);
+            loop {
+                tokio::select! {
+                    () = cancel.cancelled() => return,
+                    () = &mut sleep => break,
+                    changed = views.changed() => {
+                        if changed.is_err() { return }
+                        if relevant(&views.borrow_and_update()) != seen { break }
+                    }
+                    changed = networks.changed() => { if changed.is_err() { return } break }
+                    changed = vlans.changed() => { if changed.is_err() { return } break }
+                    changed = subnets.changed() => { if changed.is_err() { return } break }
+                    changed = own.changed() => { if changed.is_err() { return } break }
+                    changed = gateway.changed() => { if changed.is_err() { return } break }
+                    change = changes.recv() => match change {
+                        Ok(change) if concern.concerns(&change) => break,
+                        Ok(_) => {}
+                        Err(broadcast::error::RecvError::Lagged(_)) => break,
+                        Err(broadcast::error::RecvError::Closed) => return,
+                    },
+                }
+            }
+            tokio::time::sleep(GATHER).await;
+        }
+    }
+
+    /// One pass over all networks; whether all of it could be done.
+    pub async fn pass(&mut self) -> bool {
+        let view = self.ovs.view();
+        if let Err(reason) = self.stand_in(&view).await {
+            tracing::warn!(%reason, "the node's addresses while the switch is gone");
+        }
+        let networks = self.cluster.provider_networks.get();
+        let vlans = self.cluster.vlans.get();
+        let own = self.cluster.own_node.get();
+        let Some(node) = own.objects.values().next() else { return true };
+        // Not known is not gone.
+        if !view.is_connected() || !networks.synced || !vlans.synced || !own.synced {
+            return true;
+        }
+        let mut states: BTreeMap<String, State> = BTreeMap::new();
+        let mut members: Vec<Wish> = Vec::new();
+        for network in networks.objects.values() {
+            let there = self.is_here(&view, &network.name);
+            match membership(network, &vlans.objects, &self.node, node) {
+                // It keeps what it has until it is gone, and gets nothing new.
+                _ if network.deleting && !there => {}
+                Membership::Member(wish) => members.push(wish),
+                Membership::Excluded => {
+                    states.insert(network.name.clone(), State::Excluded);
+                }
+                Membership::Wrong(reason) => {
+                    states.insert(network.name.clone(), State::Failed(reason));
+                }
+            }
+        }
+        let mut leaving: BTreeSet<String> =
+            self.here(&view).into_iter().chain(labelled(&node.labels)).collect();
+        leaving.retain(|name| !networks.objects.contains_key(name.as_str()));
+        for name in &leaving {
+            states.insert(name.clone(), State::Gone);
+        }
+        leaving.extend(
+            states.iter().filter(|(_, state)| **state == State::Excluded).map(|(name, _)| name.clone()),
+        );
+        // NICs are free before others want them.
+        for name in leaving {
+            match self.leave(&name).await {
+                Ok(true) => tracing::info!(network = name, "the interface is home; the bridge is gone"),
+                Ok(false) => {}
+                Err(reason) => {
+                    states.insert(name, State::Failed(reason));
+                }
+            }
+        }
+        for wish in members {
+            let state = match self.ensure(&wish).await {
+                Ok(ready) => State::Ready(ready),
+                Err(reason) => State::Failed(reason),
+            };
+            states.insert(wish.network, state);
+        }
+        let failed = states.values().any(|state| matches!(state, State::Failed(_)));
+        let gateways = self.gateways(&node.labels).await;
+        let entries = self.entries().await;
+        if let Err(reason) = &entries {
+            tracing::warn!(%reason, "static MAC entries of provider bridges");
+        }
+        self.tell(&states).await && gateways && entries.is_ok() && !failed
+    }
+
+    /// The node is left for good: every NIC goes home, with a line in `done` for each.
+    ///
+    /// # Errors
+    /// The first step that fails; it can be called again.
+    pub async fn clean_up(&self, done: &mut Vec<String>) -> Result<(), NotYet> {
+        for network in self.here(&self.ovs.view()) {
+            if self.leave(&network).await? {
+                done.push(format!(
+                    "the NIC of provider network {network} has its addresses and routes back; removed its bridge"
+                ));
+            }
+        }
+        let switch = self.flags.external_gateway_switch.as_str();
+        self.leave_gateway(switch, &crds::names::provider_bridge(switch)).await
+    }
+
+    /// Networks that this node has something of.
+    pub fn here(&self, view: &View) -> BTreeSet<String> {
+        let list = view.root_external_id(BRIDGES).unwrap_or_default();
+        let mapped = mappings::all(list).into_iter().filter(|(_, bridge)| is_provider_bridge(view, bridge));
+        let mapped = mapped.map(|(network, _)| network.to_owned());
+        mapped
+            .filter(|name| *name != self.flags.external_gateway_switch)
+            .chain(Journal::networks(view))
+            .collect()
+    }
+
+    fn is_here(&self, view: &View, network: &str) -> bool {
+        self.here(view).contains(network)
+    }
+
+    async fn concern(&self) -> Concern {
+        let view = self.ovs.view();
+        let mut concern = Concern::default();
+        let wanted = self.cluster.provider_networks.get();
+        for network in wanted.objects.values() {
+            concern.names.insert(network.default_interface.clone());
+            concern.names.extend(network.custom_interfaces.iter().map(|(nic, _)| nic.clone()));
+        }
+        for network in wanted.objects.keys().map(|name| name.to_string()).chain(self.here(&view)) {
+            concern.names.insert(crds::names::provider_bridge(&network));
+            if let Ok(Some(journal)) = Journal::read(&view, &network) {
+                concern.names.insert(journal.nic);
+            }
+        }
+        concern
+            .names
+            .extend(self.cluster.external_gateway.get().objects.values().map(|config| config.nic.clone()));
+        if let Ok(links) = self.host.netlink.links().await {
+            let ours = links.into_iter().filter(|link| concern.names.contains(&link.name));
+            concern.indexes = ours.map(|link| link.index).collect();
+        }
+        concern
+    }
+}

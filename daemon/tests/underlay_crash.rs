@@ -1,0 +1,132 @@
+//! The agent dies after every single step of moving the node's NIC into a bridge, and of moving it home; at each of these
+//! moments the node has its addresses and its default route, and whatever the next process is told to do, it comes to
+//! the right end. Against a real ovs-vswitchd.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use daemon::kube::ProviderNetworkFacts;
+use daemon::ovs::plan;
+use daemon::steps::{Death, dying};
+use support::Node;
+use support::underlay::{Agent, Wire, carried, plain, sh};
+use tokio::sync::Notify;
+
+/// Runs `work` until it has made `steps` changes. `None`: it came to its end before; otherwise the step at which it died.
+async fn killed_after<T>(steps: usize, work: impl Future<Output = T>) -> Option<String> {
+    let count = AtomicUsize::new(0);
+    let died = Arc::new((Notify::new(), std::sync::Mutex::new(String::new())));
+    let seen = died.clone();
+    let death: Death = Arc::new(move |step| {
+        let dies = count.fetch_add(1, Ordering::Relaxed) + 1 >= steps;
+        if dies {
+            step.clone_into(&mut seen.1.lock().unwrap());
+            seen.0.notify_one();
+        }
+        dies
+    });
+    tokio::select! {
+        _ = dying(death, work) => None,
+        () = died.0.notified() => Some(died.1.lock().unwrap().clone()),
+    }
+}
+
+/// What the dead process had sent to the switch's database has arrived before its successor begins.
+async fn settle(node: &Node) {
+    let ids = [("settled".to_owned(), uuid::Uuid::new_v4().to_string())].into();
+    node.ovs.apply(|view| plan::set_root_external_ids(view, &ids)).await.unwrap();
+}
+
+/// A node never is without its address and its way out, wherever they are; IPv6 may be on its way home, written down.
+fn reachable(node: &Node, what: &str, leaving: bool) {
+    let mut there = sh(&node.namespace, "ip -o addr show; ip route show; ip -6 route show");
+    let view = node.ovs.view();
+    if leaving && let Some(record) = view.root_external_id("weir-nic-net1") {
+        there.push_str(&record.replace("::/0 via fd09::1", "via fd09::1 dev"));
+    }
+    let v4 = ["10.9.0.11/24", "10.9.0.12/24", "10.9.1.11/24", "default via 10.9.0.1"];
+    let own = sh(&node.namespace, "ip -o addr show; ip route show");
+    for needed in v4 {
+        assert!(own.contains(needed), "{what}: {needed} is lost\n{own}");
+    }
+    for needed in ["fd09::11/64", "fd09::12/64", "via fd09::1 dev"] {
+        assert!(there.contains(needed), "{what}: {needed} is lost\n{there}");
+    }
+}
+
+fn network(exchange: bool) -> ProviderNetworkFacts {
+    ProviderNetworkFacts {
+        name: "net1".into(),
+        default_interface: "eth1".into(),
+        exchange_link_name: exchange,
+        ..ProviderNetworkFacts::default()
+    }
+}
+
+async fn every_step(exchange: bool) {
+    let node = Node::start().await;
+    let _wire = Wire::plug(&node, "eth1").await;
+    let agent = Agent::new(&node);
+    let before = carried(&node.namespace, "eth1");
+    let bridge = if exchange { "eth1" } else { "br-net1" };
+    let mut survived = [0, 0];
+    // Dies while it moves the NIC in (0) or home (1); then the next process goes on, or turns back.
+    for dies_at in [0, 1] {
+        for turn in [false, true] {
+            for steps in 1.. {
+                if dies_at == 1 {
+                    agent.put(network(exchange));
+                    assert!(agent.start(&node).pass().await, "in, before step {steps}");
+                }
+                let wanted =
+                    |there: bool| if there { agent.put(network(exchange)) } else { agent.drop("net1") };
+                wanted(dies_at == 0);
+                let mut underlay = agent.start(&node);
+                let died = killed_after(steps, underlay.pass()).await;
+                drop(underlay);
+                settle(&node).await;
+                let what = format!(
+                    "exchange {exchange}, {dies_at}, died after step {steps} ({died:?}), turn {turn}"
+                );
+                reachable(&node, &what, dies_at == 1);
+                let there = (dies_at == 0) != turn;
+                wanted(there);
+                assert!(agent.start(&node).pass().await, "{what}");
+                reachable(&node, &what, false);
+                if there {
+                    assert_eq!(plain(&carried(&node.namespace, bridge)), plain(&before), "{what}");
+                    agent.drop("net1");
+                    assert!(agent.start(&node).pass().await, "{what}");
+                }
+                assert_eq!(plain(&carried(&node.namespace, "eth1")), plain(&before), "{what}");
+                if !exchange {
+                    assert_eq!(carried(&node.namespace, "eth1"), before, "{what}");
+                }
+                let view = node.ovs.view();
+                assert!(view.bridge(bridge).is_none() && view.port("eth1").is_none(), "{what}");
+                assert!(view.root_external_ids().all(|(key, _)| !key.starts_with("weir-")), "{what}");
+                assert!(view.root_external_id("ovn-bridge-mappings").is_none(), "{what}");
+                if died.is_none() {
+                    break;
+                }
+                survived[dies_at] += 1;
+            }
+        }
+    }
+    println!("exchange {exchange}: deaths survived: {survived:?}");
+    assert!(survived[0] >= 40 && survived[1] >= 20, "{survived:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_097_the_agent_dies_after_every_step_of_the_nics_move() {
+    every_step(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_097_the_agent_dies_after_every_step_of_the_nics_move_with_names_swapped() {
+    every_step(true).await;
+}
