@@ -8,6 +8,8 @@ CARGO ?= cargo
 LAB := target/debug/lab
 # Clusters of different tasks stand side by side.
 E2E_LAB ?= e2e
+# What of the end-to-end tests `make test` has time for; `make conformance` runs all.
+E2E_FILES ?= churn faults networks node restart security traffic
 export CARGO_TERM_COLOR ?= never
 
 .PHONY: help lab lab-down test lint unit e2e conformance bench bench-ovsdb soak soak-e2e fuzz tools shim shim-arm64 generate clean bootstrap shim shim-arm64
@@ -49,11 +51,10 @@ unit: $(LAB) tools ## Unit, property, golden and integration tests (real daemons
 
 e2e: $(LAB) tools ## End-to-end tests on a lab of their own
 	@echo "== end-to-end tests"
-	@scripts/e2e.sh $(LAB) $(E2E_LAB)
+	@scripts/e2e.sh $(LAB) $(E2E_LAB) dual $(E2E_FILES)
 
-# What `make test` runs on a cluster of both families, on clusters of one.
-conformance: $(LAB) tools ## All end-to-end tests on a cluster of IPv4 and on one of IPv6
-	@for family in ipv4 ipv6; do \
+conformance: $(LAB) tools ## All end-to-end tests, on clusters of IPv4, of IPv6 and of both
+	@for family in dual ipv4 ipv6; do \
 	  echo "== end-to-end tests, $$family"; scripts/e2e.sh $(LAB) $(E2E_LAB)-$$family $$family || exit 1; done
 
 bench: bench-ovsdb bench-cni bench-controller ## All benches; figures are in docs/performance.md and docs/ovsdb.md
