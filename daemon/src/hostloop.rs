@@ -104,9 +104,9 @@ impl HostLoop {
             if let Some(inputs) = inputs
                 && (failing || due || last.as_ref() != Some(&inputs))
             {
-                failing = !self.pass(&mut gateway, &inputs, &mut told).await;
+                last = self.pass(&mut gateway, inputs, &mut told).await;
+                failing = last.is_none();
                 verified = Instant::now();
-                last = (!failing).then_some(inputs);
             }
             let pause = if failing { RETRY } else { VERIFY.saturating_sub(verified.elapsed()).max(RETRY) };
             let watched = (&mut nodes, &mut subnets, &mut cidrs, &mut pods);
@@ -255,16 +255,29 @@ impl HostLoop {
         })
     }
 
-    /// One pass; whether all of it could be done.
-    async fn pass(&self, gateway: &mut Gateway, inputs: &Inputs, told: &mut BTreeSet<String>) -> bool {
-        self.let_forward(inputs).await;
-        let report = match gateway.reconcile(inputs).await {
-            Ok(report) => report,
+    /// One pass; the inputs that it went by if all of it could be done.
+    async fn pass(
+        &mut self,
+        gateway: &mut Gateway,
+        mut inputs: Inputs,
+        told: &mut BTreeSet<String>,
+    ) -> Option<Inputs> {
+        self.let_forward(&inputs).await;
+        let observed = match gateway.observe(&inputs).await {
+            Ok(observed) => observed,
             Err(error) => {
                 tracing::warn!(error = %error, "the host's state can't be read");
-                return false;
+                return None;
             }
         };
+        // An ADD makes its pod's rule itself. Whoever is asked after the rules were read knows that pod; before, the
+        // rule would be taken for a leftover.
+        if let Some(now) = self.inputs(gateway).await
+            && now.families() == inputs.families()
+        {
+            inputs = now;
+        }
+        let report = gateway.apply(&observed, &inputs).await;
         if !report.changes.is_empty() {
             tracing::debug!(changes = ?report.changes);
             tracing::info!("the host's routes and firewall were changed");
@@ -285,7 +298,7 @@ impl HostLoop {
             self.counters.follow(gateway.backend(), inputs.families()).await;
             self.applied.send_if_modified(|applied| !std::mem::replace(applied, true));
         }
-        well
+        well.then_some(inputs)
     }
 
     /// Settings that somebody may have turned back.

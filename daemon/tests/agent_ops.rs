@@ -5,20 +5,12 @@
 mod support;
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use daemon::netlink::{Netlink, Veth};
 use serde_json::{Value, json};
-use support::agent::{Machine, call};
+use support::agent::{Machine, call, until};
 use support::{addresses, new_namespace, request, routed_pod, wait_view};
-
-async fn until(machine: &Machine, what: &str, condition: impl AsyncFn() -> bool) {
-    let begin = Instant::now();
-    while !condition().await {
-        assert!(begin.elapsed() < Duration::from_secs(30), "timed out: {what}\n{}", machine.log());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k_057_k_006_what_is_missing_is_named_and_waited_for() {

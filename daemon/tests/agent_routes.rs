@@ -3,19 +3,8 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
-
 use serde_json::json;
-use support::agent::Machine;
-
-/// Polls: the agent is another process.
-async fn until(machine: &Machine, what: &str, condition: impl AsyncFn() -> bool) {
-    let begin = Instant::now();
-    while !condition().await {
-        assert!(begin.elapsed() < Duration::from_secs(30), "timed out: {what}\n{}", machine.log());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
+use support::agent::{Machine, until};
 
 /// A Subnet of the default VPC with some fields of its own.
 fn subnet(name: &str, cidr: &str, fields: &serde_json::Value) -> serde_json::Value {

@@ -4,22 +4,11 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
-
 use daemon::kube::PodFacts;
 use daemon::netlink::Netlink;
 use serde_json::json;
-use support::agent::Machine;
+use support::agent::{Machine, until};
 use support::{new_namespace, request, routed_pod, wait_view};
-
-/// Polls: the agent is another process.
-async fn until(machine: &Machine, what: &str, condition: impl AsyncFn() -> bool) {
-    let begin = Instant::now();
-    while !condition().await {
-        assert!(begin.elapsed() < Duration::from_secs(30), "timed out: {what}\n{}", machine.log());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
 
 fn annotate(pod: &mut PodFacts, key: &str, value: &str) {
     pod.annotations.insert(crds::keys::pod_key("ovn", key), value.into());
@@ -97,13 +86,11 @@ async fn k_130_external_egress_follows_the_subnet_and_its_pods() {
     };
     until(&machine, "the route", routed).await;
     assert_eq!(rules().await, Vec::<String>::new());
-    // ADD itself makes the rule: the first packet goes the right way. The pass that
-    // made the route may still be under way; it does not know the pod and takes the
-    // rule for a leftover, and the next one, which the pod wakes, makes it again.
+    // ADD itself makes the rule: the first packet goes the right way.
     let (pod, namespace) = (routed_pod(1), new_namespace());
     machine.route_pod(&pod);
     machine.add(&request(&pod, &namespace, 1)).await;
-    until(&machine, "the rule of the pod", async || rules().await == ["10.16.0.11/32 1000"]).await;
+    assert_eq!(rules().await, ["10.16.0.11/32 1000"]);
     // Somebody deletes it: the kernel's report is enough.
     for rule in machine.host.netlink.rules().await.unwrap().iter().filter(|rule| rule.priority == 900) {
         machine.host.netlink.delete_rule(rule).await.unwrap();

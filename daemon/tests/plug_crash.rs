@@ -6,18 +6,15 @@
 
 mod support;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cni::api::{CheckRequest, CniRequest, ExpectedState};
 use daemon::kube::{Fact, PodFacts};
 use daemon::netlink::Netlink;
 use daemon::plug::lost::Suspects;
-use daemon::steps::{Death, dying};
 use daemon::sys::Namespace;
+use support::death::{killed_after, settle};
 use support::{Node, addresses, new_namespace, request, routed_pod};
-use tokio::sync::Notify;
 
 /// What happens after the restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,26 +25,6 @@ enum Then {
     Delete,
     /// Nobody ever calls again: pod and sandbox are gone.
     Forget,
-}
-
-/// Runs `work` until it has made `steps` changes. `None`: it came to its end
-/// before; otherwise the step at which it died.
-async fn killed_after<T>(steps: usize, work: impl Future<Output = T>) -> Option<String> {
-    let (count, died) =
-        (AtomicUsize::new(0), Arc::new((Notify::new(), std::sync::Mutex::new(String::new()))));
-    let seen = died.clone();
-    let death: Death = Arc::new(move |step| {
-        let dies = count.fetch_add(1, Ordering::Relaxed) + 1 >= steps;
-        if dies {
-            step.clone_into(&mut seen.1.lock().unwrap());
-            seen.0.notify_one();
-        }
-        dies
-    });
-    tokio::select! {
-        _ = dying(death, work) => None,
-        () = died.0.notified() => Some(died.1.lock().unwrap().clone()),
-    }
 }
 
 async fn nothing_is_left(node: &Node, namespace: Option<&Namespace>, what: &str) {
@@ -84,13 +61,6 @@ fn attempt(node: &Node, number: u8, nic: &str) -> Attempt {
     node.route_pod(&pod);
     let request = request(&pod, &namespace, 1);
     Attempt { pod, namespace, request }
-}
-
-/// What the dead process had sent to the switch's database has arrived before its successor begins: the server answers
-/// one connection's requests in order. (Here both are one process with one connection.)
-async fn settle(node: &Node) {
-    let ids = [("settled".to_owned(), uuid::Uuid::new_v4().to_string())].into();
-    node.ovs.apply(|view| daemon::ovs::plan::set_root_external_ids(view, &ids)).await.unwrap();
 }
 
 /// What follows the restart, and that it ends well.

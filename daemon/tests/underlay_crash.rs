@@ -6,40 +6,10 @@
 
 mod support;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use daemon::kube::ProviderNetworkFacts;
-use daemon::ovs::plan;
-use daemon::steps::{Death, dying};
 use support::Node;
+use support::death::{killed_after, settle};
 use support::underlay::{Agent, Wire, carried, plain, sh};
-use tokio::sync::Notify;
-
-/// Runs `work` until it has made `steps` changes. `None`: it came to its end before; otherwise the step at which it died.
-async fn killed_after<T>(steps: usize, work: impl Future<Output = T>) -> Option<String> {
-    let count = AtomicUsize::new(0);
-    let died = Arc::new((Notify::new(), std::sync::Mutex::new(String::new())));
-    let seen = died.clone();
-    let death: Death = Arc::new(move |step| {
-        let dies = count.fetch_add(1, Ordering::Relaxed) + 1 >= steps;
-        if dies {
-            step.clone_into(&mut seen.1.lock().unwrap());
-            seen.0.notify_one();
-        }
-        dies
-    });
-    tokio::select! {
-        _ = dying(death, work) => None,
-        () = died.0.notified() => Some(died.1.lock().unwrap().clone()),
-    }
-}
-
-/// What the dead process had sent to the switch's database has arrived before its successor begins.
-async fn settle(node: &Node) {
-    let ids = [("settled".to_owned(), uuid::Uuid::new_v4().to_string())].into();
-    node.ovs.apply(|view| plan::set_root_external_ids(view, &ids)).await.unwrap();
-}
 
 /// A node never is without its address and its way out, wherever they are; IPv6 may be on its way home, written down.
 fn reachable(node: &Node, what: &str, leaving: bool) {

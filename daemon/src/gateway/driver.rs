@@ -104,8 +104,14 @@ impl Gateway {
     /// When the host can't be read. What can't be written is in [`Report::problems`]; the rest is done nevertheless.
     pub async fn reconcile(&mut self, inputs: &Inputs) -> Result<Report> {
         let observed = self.observe(inputs).await?;
+        Ok(self.apply(&observed, inputs).await)
+    }
+
+    /// [`reconcile`](Self::reconcile) with what was [observed](Self::observe) before: inputs gathered afterwards know the
+    /// pod of every rule that a running ADD made until then.
+    pub async fn apply(&mut self, observed: &Observed, inputs: &Inputs) -> Report {
         let wanted = HostState::wanted(inputs);
-        let changes = wanted.changes(&observed, &self.learned);
+        let changes = wanted.changes(observed, &self.learned);
         let mut report = Report::default();
         report.problems.extend(changes.sets.conflicts.iter().map(ToString::to_string));
         report.problems.extend(changes.route_conflicts.iter().map(|net| {
@@ -140,7 +146,7 @@ impl Gateway {
             }
         }
         report.changes = changes;
-        Ok(report)
+        report
     }
 
     /// Takes all rules, chains and sets of ours off the host, in both kinds of iptables (non-primary mode, removal).
@@ -230,7 +236,11 @@ impl Gateway {
         Ok(true)
     }
 
-    async fn observe(&mut self, inputs: &Inputs) -> Result<Observed> {
+    /// Reads the host, rules of the families of `inputs`.
+    ///
+    /// # Errors
+    /// When the host can't be read.
+    pub async fn observe(&mut self, inputs: &Inputs) -> Result<Observed> {
         let (sets, proxy_sets) = self.read_sets().await?;
         self.proxy_sets = proxy_sets;
         let mut rules = BTreeMap::new();

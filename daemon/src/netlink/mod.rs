@@ -33,6 +33,10 @@ pub use rule::Rule;
 pub use tc::{Qdisc, Tbf};
 pub use types::{Mac, ParseMacError};
 
+use futures::StreamExt;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_route::RouteNetlinkMessage;
+
 use crate::sys::Namespace;
 
 /// A netlink socket of one namespace. Cheap to clone; requests run in parallel.
@@ -92,5 +96,22 @@ impl Netlink {
             .run_async(move || Self::open_on(&runtime))
             .await
             .map_err(|source| Error::io("enter the namespace", source))?
+    }
+
+    /// Sends a message that the library has no builder for, and waits for the kernel's word on it.
+    async fn acknowledged(&self, message: RouteNetlinkMessage, flags: u16, operation: String) -> Result<()> {
+        let mut request = NetlinkMessage::from(message);
+        request.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+        let mut handle = self.handle.clone();
+        let error = |error| Error::netlink(operation.clone(), error);
+        let mut stream = std::pin::pin!(handle.request(request).map_err(error)?);
+        while let Some(message) = stream.next().await {
+            if let NetlinkPayload::Error(answer) = message.payload
+                && answer.code.is_some()
+            {
+                return Err(error(rtnetlink::Error::NetlinkError(answer)));
+            }
+        }
+        Ok(())
     }
 }

@@ -1,9 +1,7 @@
 //! Puts addresses and routes on links and takes them off, exactly as they are told ([`super::exact`]).
 
-use futures::{StreamExt, TryStreamExt};
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
-};
+use futures::TryStreamExt;
+use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE, NLM_F_REPLACE};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::AddressMessage;
 use rtnetlink::packet_route::route::RouteMessage;
@@ -43,14 +41,16 @@ impl Netlink {
     /// When the link is missing or the kernel refuses.
     pub async fn place_address(&self, link: u32, address: &ExactAddress, placed: Placed) -> Result<()> {
         let message = RouteNetlinkMessage::NewAddress(address.on(link, placed));
-        let done = self.ask(message, NLM_F_CREATE, format!("add address {address} to link {link}")).await;
+        let done =
+            self.acknowledged(message, NLM_F_CREATE, format!("add address {address} to link {link}")).await;
         match done {
             Err(error) if error.is_existing() => return Ok(()),
             result => result?,
         }
         if let Some(message) = address.unmarked(link).filter(|_| placed == Placed::AsItWas) {
             let message = RouteNetlinkMessage::NewAddress(message);
-            self.ask(message, NLM_F_REPLACE, format!("settle address {address} of link {link}")).await?;
+            self.acknowledged(message, NLM_F_REPLACE, format!("settle address {address} of link {link}"))
+                .await?;
         }
         steps::done("place address").await;
         Ok(())
@@ -62,7 +62,7 @@ impl Netlink {
     /// Any other refusal.
     pub async fn take_address(&self, link: u32, address: &ExactAddress) -> Result<()> {
         let message = RouteNetlinkMessage::DelAddress(address.on(link, Placed::AsItWas));
-        match self.ask(message, 0, format!("remove address {address} of link {link}")).await {
+        match self.acknowledged(message, 0, format!("remove address {address} of link {link}")).await {
             Err(error) if error.is_missing() => return Ok(()),
             result => result?,
         }
@@ -81,7 +81,7 @@ impl Netlink {
         })?;
         let flags = NLM_F_CREATE | NLM_F_APPEND;
         let message = RouteNetlinkMessage::NewRoute(message);
-        match self.ask(message, flags, format!("set the route {route} on link {link}")).await {
+        match self.acknowledged(message, flags, format!("set the route {route} on link {link}")).await {
             Err(error) if error.is_existing() => return Ok(()),
             result => result?,
         }
@@ -96,27 +96,11 @@ impl Netlink {
     pub async fn take_route(&self, link: u32, route: &ExactRoute, carried: &Carried) -> Result<()> {
         let Some(message) = route.on(link, &carried.links(), true) else { return Ok(()) };
         let message = RouteNetlinkMessage::DelRoute(message);
-        match self.ask(message, 0, format!("delete the route {route} on link {link}")).await {
+        match self.acknowledged(message, 0, format!("delete the route {route} on link {link}")).await {
             Err(error) if error.is_missing() => return Ok(()),
             result => result?,
         }
         steps::done("take route").await;
-        Ok(())
-    }
-
-    async fn ask(&self, message: RouteNetlinkMessage, flags: u16, operation: String) -> Result<()> {
-        let mut request = NetlinkMessage::from(message);
-        request.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
-        let mut handle = self.handle.clone();
-        let error = |error| Error::netlink(operation.clone(), error);
-        let mut stream = std::pin::pin!(handle.request(request).map_err(error)?);
-        while let Some(message) = stream.next().await {
-            if let NetlinkPayload::Error(answer) = message.payload
-                && answer.code.is_some()
-            {
-                return Err(error(rtnetlink::Error::NetlinkError(answer)));
-            }
-        }
         Ok(())
     }
 }

@@ -5,7 +5,7 @@
 
 use futures::{StreamExt, TryStreamExt};
 use netlink_packet_core::{
-    DefaultNla, Emitable, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
+    DefaultNla, Emitable, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
     NetlinkPayload, Nla, NlaBuffer, NlasIterator,
 };
 use rtnetlink::packet_route::RouteNetlinkMessage;
@@ -220,7 +220,7 @@ impl Netlink {
         ];
         let flags = NLM_F_CREATE | NLM_F_REPLACE;
         let message = RouteNetlinkMessage::NewQueueDiscipline(message);
-        self.tc_request(message, flags, format!("limit what leaves by link {index}")).await
+        self.acknowledged(message, flags, format!("limit what leaves by link {index}")).await
     }
 
     /// Removes the discipline at the root of a link; a missing one is a success.
@@ -232,26 +232,10 @@ impl Netlink {
         message.header.parent = TcHandle::ROOT;
         message.header.handle = TcHandle { major, minor: 0 };
         let message = RouteNetlinkMessage::DelQueueDiscipline(message);
-        match self.tc_request(message, 0, format!("end the limit of link {index}")).await {
+        match self.acknowledged(message, 0, format!("end the limit of link {index}")).await {
             Err(error) if error.is_missing() || error.errno() == Some(libc::EINVAL) => Ok(()),
             result => result,
         }
-    }
-
-    async fn tc_request(&self, message: RouteNetlinkMessage, flags: u16, operation: String) -> Result<()> {
-        let mut request = NetlinkMessage::from(message);
-        request.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
-        let mut handle = self.handle.clone();
-        let error = |error| Error::netlink(operation.clone(), error);
-        let mut stream = std::pin::pin!(handle.request(request).map_err(error)?);
-        while let Some(message) = stream.next().await {
-            if let NetlinkPayload::Error(answer) = message.payload
-                && answer.code.is_some()
-            {
-                return Err(error(rtnetlink::Error::NetlinkError(answer)));
-            }
-        }
-        Ok(())
     }
 }
 

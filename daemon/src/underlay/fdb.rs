@@ -66,8 +66,8 @@ impl Underlay {
                 wanted.entry(bridge.to_owned()).or_default();
             }
         }
-        let vlans = self.cluster.vlans.get();
-        for subnet in self.cluster.subnets.get().objects.values() {
+        let vlans = self.parts.cluster.vlans.get();
+        for subnet in self.parts.cluster.subnets.get().objects.values() {
             let Some(vlan) = vlans.objects.get(subnet.vlan.as_str()) else { continue };
             let bridge = mappings::get(list, &vlan.provider).and_then(|bridge| wanted.get_mut(bridge));
             let patch = format!("patch-{}-to-{BR_INT}", crds::names::localnet_port(&subnet.name));
@@ -89,7 +89,7 @@ impl Underlay {
     /// # Errors
     /// When the switch does not answer.
     pub async fn entries(&self) -> Result<(), NotYet> {
-        let view = self.ovs.view();
+        let view = self.parts.ovs.view();
         let wanted = self.wanted_entries(&view);
         for (bridge, wanted) in wanted {
             let patches: BTreeMap<i64, String> = view
@@ -125,7 +125,7 @@ impl Underlay {
         let failed = |error: &dyn std::fmt::Display| {
             not_yet(format!("ovs-vswitchd's {command}: {error}"), "is ovs-vswitchd running on this node?")
         };
-        let endpoint = self.flags.ovs_endpoint();
+        let endpoint = self.parts.flags.ovs_endpoint();
         let database = PathBuf::from(endpoint.strip_prefix("unix:").unwrap_or(&endpoint));
         let folder = database.parent().map(PathBuf::from).unwrap_or_default();
         let socket = unixctl::socket_of(&folder, "ovs-vswitchd").map_err(|error| failed(&error))?;

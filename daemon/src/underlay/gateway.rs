@@ -48,8 +48,8 @@ impl Underlay {
             && let Some(message) = &said
         {
             tracing::warn!(message, "this node can't be a gateway");
-            let node = ObjectRef::node(&self.node, &self.node);
-            self.recorder.record(node, EventType::Warning, "ExternalGatewayFailed", message.clone());
+            let node = ObjectRef::node(&self.parts.node, &self.parts.node);
+            self.parts.recorder.record(node, EventType::Warning, "ExternalGatewayFailed", message.clone());
         }
         self.gateway_told = said;
         done.is_ok()
@@ -62,12 +62,12 @@ impl Underlay {
     }
 
     async fn external_gateway(&self, on: bool) -> Result<(), NotYet> {
-        let switch = self.flags.external_gateway_switch.as_str();
+        let switch = self.parts.flags.external_gateway_switch.as_str();
         let own = crds::names::provider_bridge(switch);
         if !on {
             return self.leave_gateway(switch, &own).await;
         }
-        let config = self.cluster.external_gateway.get();
+        let config = self.parts.cluster.external_gateway.get();
         if !config.synced {
             return Ok(());
         }
@@ -78,7 +78,7 @@ impl Underlay {
                 "set key external-gw-nic of ConfigMap ovn-external-gw-config",
             ));
         }
-        let view = self.ovs.view();
+        let view = self.parts.ovs.view();
         let holder =
             view.port(&nic).and_then(|port| view.bridge_of_port(&port.uuid)?.str("name").map(str::to_owned));
         let bridge = match holder {
@@ -106,7 +106,7 @@ impl Underlay {
 
     /// The bridge with the NIC, whose addresses do not move.
     async fn own_bridge(&self, bridge: &str, nic: &str, attached: bool) -> Result<(), NotYet> {
-        let view = self.ovs.view();
+        let view = self.parts.ovs.view();
         if is_provider_bridge(&view, bridge) {
             return Err(not_yet(
                 format!("bridge {bridge} belongs to the provider network of that name"),
@@ -126,11 +126,11 @@ impl Underlay {
             ));
         }
         if !link.up {
-            self.host.netlink.set_up(link.index).await.map_err(|error| super::host_failed(&error))?;
+            self.parts.host.netlink.set_up(link.index).await.map_err(|error| super::host_failed(&error))?;
         }
         let userspace = view.is_userspace();
         if userspace {
-            let off = self.host.ethtool.tx_checksum_off(nic);
+            let off = self.parts.host.ethtool.tx_checksum_off(nic);
             off.map_err(|error| not_yet(format!("checksum offload of {nic}: {error}"), ""))?;
         }
         let spec = BridgeSpec {
@@ -145,9 +145,9 @@ impl Underlay {
         let port = PortSpec { bridge: bridge.to_owned(), name: nic.to_owned(), ..PortSpec::default() };
         self.change(|view| plan::ensure_bridge(view, &spec)).await?;
         // The NIC of before.
-        let others: Vec<String> = self.ovs.view().port_names(bridge).into_iter().collect();
+        let others: Vec<String> = self.parts.ovs.view().port_names(bridge).into_iter().collect();
         for other in others {
-            let kind = self.ovs.view().interface(&other).map(|port| port.kind().to_owned());
+            let kind = self.parts.ovs.view().interface(&other).map(|port| port.kind().to_owned());
             if other != nic && kind.as_deref() == Some("") {
                 self.change(|view| Ok(plan::remove_port(view, &other))).await?;
             }
@@ -157,7 +157,7 @@ impl Underlay {
 
     /// The external gateway leaves this node: our bridge and our mapping.
     pub(super) async fn leave_gateway(&self, switch: &str, own: &str) -> Result<(), NotYet> {
-        let view = self.ovs.view();
+        let view = self.parts.ovs.view();
         let list = view.root_external_id(BRIDGES).unwrap_or_default();
         let mapped = mappings::get(list, switch).map(str::to_owned);
         // A provider network may have the switch's name.
@@ -186,7 +186,7 @@ impl Underlay {
     }
 
     async fn drop_bridge(&self, bridge: &str) -> Result<(), NotYet> {
-        if !is_marked(&self.ovs.view(), bridge) {
+        if !is_marked(&self.parts.ovs.view(), bridge) {
             return Ok(());
         }
         self.change(|view| plan::remove_bridge(view, bridge)).await

@@ -36,7 +36,7 @@ impl Underlay {
         let load = self.load(link.index).await?;
         let vlans = self.adopt_vlans(view, bridge).await?;
         tracing::info!(network, bridge, nic, "takes a bridge over");
-        let settings = Settings::of(&self.host, &nic).await;
+        let settings = Settings::of(&self.parts.host, &nic).await;
         Ok(Some(Journal {
             settings,
             nic: if exchange { bridge.to_owned() } else { nic },
@@ -54,7 +54,7 @@ impl Underlay {
     /// # Errors
     /// What keeps it from being so; the record stays, and it can be called again.
     pub async fn leave(&self, network: &str) -> Result<bool, NotYet> {
-        let view = self.ovs.view();
+        let view = self.parts.ovs.view();
         let journal = match Journal::read(&view, network)? {
             None => self.adopt(&view, network).await?,
             recorded => recorded,
@@ -73,7 +73,7 @@ impl Underlay {
             ..Wish::default()
         };
         let (bridge_name, device) = (wish.bridge(), wish.device());
-        let view = self.ovs.view();
+        let view = self.parts.ovs.view();
         let there = is_provider_bridge(&view, &bridge_name);
         let bridge = if there { self.link(&bridge_name).await? } else { None };
         if there {
@@ -110,13 +110,13 @@ impl Underlay {
             for id in ids {
                 self.vlan_home(&wish, nic, id, &mut journal).await?;
             }
-            let restored = journal.settings.restore_offload(&self.host, &nic.name);
+            let restored = journal.settings.restore_offload(&self.parts.host, &nic.name);
             restored.map_err(|error| not_yet(format!("checksum offload of {}: {error}", nic.name), ""))?;
             if journal.settings.managed {
-                self.managers.hand_back(&nic.name).await?;
+                self.parts.managers.hand_back(&nic.name).await?;
             }
             if nic.alias.as_deref() == Some(super::vlans::alias(network).as_str()) {
-                self.host.netlink.delete_link(&nic.name).await.map_err(|error| host_failed(&error))?;
+                self.parts.host.netlink.delete_link(&nic.name).await.map_err(|error| host_failed(&error))?;
             }
         }
         let key = Journal::key(network);
@@ -125,7 +125,7 @@ impl Underlay {
 
     async fn settings_home(&self, journal: &Journal, device: &str) -> Result<(), NotYet> {
         let ipv6 = !journal.load.family(true).addresses.is_empty();
-        let restored = journal.settings.restore(&self.host, device, ipv6).await;
+        let restored = journal.settings.restore(&self.parts.host, device, ipv6).await;
         restored.map_err(|error| not_yet(format!("settings of {device}: {error}"), ""))
     }
 

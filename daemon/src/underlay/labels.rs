@@ -61,15 +61,15 @@ pub(super) fn labelled(labels: &BTreeMap<String, String>) -> BTreeSet<String> {
 impl Underlay {
     /// Tells everybody; whether it could be done.
     pub(super) async fn tell(&mut self, states: &BTreeMap<String, State>) -> bool {
-        let own = self.cluster.own_node.get();
+        let own = self.parts.cluster.own_node.get();
         let Some(node) = own.objects.values().next() else { return true };
         let mut changes: BTreeMap<String, Option<String>> =
             states.iter().flat_map(|(network, state)| labels(network, state)).collect();
         changes.retain(|key, value| node.labels.get(key) != value.as_ref());
         let mut well = true;
         if !changes.is_empty()
-            && let Some(client) = &self.client
-            && let Err(error) = label_node(client, &self.node, &changes).await
+            && let Some(client) = &self.parts.client
+            && let Err(error) = label_node(client, &self.parts.node, &changes).await
         {
             tracing::warn!(error = %error, "labels of provider networks can't be written; trying again");
             well = false;
@@ -85,7 +85,8 @@ impl Underlay {
     }
 
     async fn tell_one(&self, network: &str, state: &State) {
-        let uid = self.cluster.provider_networks.object(&network.into()).map(|object| object.uid.clone());
+        let uid =
+            self.parts.cluster.provider_networks.object(&network.into()).map(|object| object.uid.clone());
         let object = ObjectRef {
             api_version: "kubeovn.io/v1",
             kind: "ProviderNetwork",
@@ -96,8 +97,8 @@ impl Underlay {
         let message = match state {
             State::Ready(ready) => {
                 tracing::info!(network, nic = ready.interface, mtu = ready.mtu, "the provider network works");
-                let message = format!("node {}: interface {} is bridged", self.node, ready.interface);
-                self.recorder.record(object, EventType::Normal, "InitOVSBridgeSucceeded", message);
+                let message = format!("node {}: interface {} is bridged", self.parts.node, ready.interface);
+                self.parts.recorder.record(object, EventType::Normal, "InitOVSBridgeSucceeded", message);
                 None
             }
             State::Failed(reason) => {
@@ -106,8 +107,8 @@ impl Underlay {
                     remedy => format!("{} ({remedy})", reason.reason),
                 };
                 tracing::warn!(network, why, "the provider network does not work");
-                let message = format!("node {}: {why}", self.node);
-                self.recorder.record(object, EventType::Warning, "InitOVSBridgeFailed", message);
+                let message = format!("node {}: {why}", self.parts.node);
+                self.parts.recorder.record(object, EventType::Warning, "InitOVSBridgeFailed", message);
                 Some(why)
             }
             State::Excluded | State::Gone => None,
@@ -118,7 +119,7 @@ impl Underlay {
             State::Excluded => ("excluded", true),
             State::Gone => ("gone", false),
         };
-        self.feed.say(
+        self.parts.feed.say(
             "provider-network",
             json!({"network": network, "state": text, "known": known, "error": message}),
         );
@@ -127,8 +128,9 @@ impl Underlay {
 
     /// The controller copies the error of a node from the annotation of the agent's pod there.
     async fn annotate(&self, network: &str, message: Option<String>) {
-        let env = &self.flags.env;
-        let (Some(client), Some(pod), Some(namespace)) = (&self.client, &env.pod_name, &env.pod_namespace)
+        let env = &self.parts.flags.env;
+        let (Some(client), Some(pod), Some(namespace)) =
+            (&self.parts.client, &env.pod_name, &env.pod_namespace)
         else {
             return;
         };

@@ -16,13 +16,13 @@ const LOOK: Duration = Duration::from_millis(10);
 impl Underlay {
     /// What a link carries now.
     pub(super) async fn load(&self, link: u32) -> Result<Load, NotYet> {
-        let carried = self.host.netlink.carried().await.map_err(|error| host_failed(&error))?;
+        let carried = self.parts.host.netlink.carried().await.map_err(|error| host_failed(&error))?;
         Ok(Load::of(&carried, link))
     }
 
     /// Puts addresses and routes on a link that it does not have yet; says what.
     pub(super) async fn place(&self, link: &Link, load: &Load, placed: Placed) -> Result<(), NotYet> {
-        let host = &self.host.netlink;
+        let host = &self.parts.host.netlink;
         let missing = load.beyond(&self.load(link.index).await?);
         // The kernel puts the newest IPv6 address first.
         let (v4, v6) = (missing.family(false).addresses, missing.family(true).addresses);
@@ -47,7 +47,7 @@ impl Underlay {
         if load.is_empty() {
             return Ok(());
         }
-        let host = &self.host.netlink;
+        let host = &self.parts.host.netlink;
         let carried = host.carried().await.map_err(|error| host_failed(&error))?;
         for route in load.routes.iter().rev() {
             tracing::info!(%route, link = link.name, "takes a route off a link");
@@ -64,7 +64,7 @@ impl Underlay {
 
     /// A link by its name.
     pub(super) async fn link(&self, name: &str) -> Result<Option<Link>, NotYet> {
-        let found = self.host.netlink.link(name).await.map_err(|error| host_failed(&error))?;
+        let found = self.parts.host.netlink.link(name).await.map_err(|error| host_failed(&error))?;
         // The kernel looks among second names too.
         Ok(found.filter(|link| link.name == name))
     }
@@ -114,13 +114,13 @@ impl Underlay {
 
     /// Waits until the switch has opened a device.
     pub(super) async fn wait_opened(&self, port: &str) -> Result<(), NotYet> {
-        let mut views = self.ovs.subscribe();
+        let mut views = self.parts.ovs.subscribe();
         let settled = |view: &crate::ovs::View| {
             view.interface(port).is_some_and(|interface| interface.ofport().is_some_and(|number| number != 0))
         };
         let waited =
             tokio::time::timeout(PATIENCE, views.wait_for(settled)).await.is_ok_and(|view| view.is_ok());
-        let interface = self.ovs.view().interface(port);
+        let interface = self.parts.ovs.view().interface(port);
         match interface.as_ref().and_then(crate::ovs::Interface::ofport) {
             Some(number) if number > 0 => Ok(()),
             _ if !waited => Err(not_yet(
@@ -140,6 +140,6 @@ impl Underlay {
         &self,
         wish: impl Fn(&crate::ovs::View) -> Result<Vec<ovsdb::Operation>, crate::ovs::PlanError>,
     ) -> Result<(), NotYet> {
-        self.ovs.apply(wish).await.map_err(|error| ovs_failed(&error))
+        self.parts.ovs.apply(wish).await.map_err(|error| ovs_failed(&error))
     }
 }

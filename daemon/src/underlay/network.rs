@@ -59,7 +59,7 @@ impl Underlay {
     /// # Errors
     /// What keeps it from being so; the node has its addresses then, on NIC or bridge.
     pub async fn ensure(&self, wish: &Wish) -> Result<Ready, NotYet> {
-        let view = self.ovs.view();
+        let view = self.parts.ovs.view();
         if view.bridge(BR_INT).is_none() && !view.is_userspace() {
             // It says which datapath the node has; a bridge of the wrong one would cut the NIC off.
             return Err(not_yet(
@@ -79,12 +79,12 @@ impl Underlay {
             }
             recorded => recorded,
         };
-        let view = self.ovs.view();
+        let view = self.parts.ovs.view();
         let Some(nic) = self.nic(&view, wish).await? else {
             return self.without_kernel(&view, wish).await;
         };
         self.check(&view, wish, &nic)?;
-        let settings = Settings::of(&self.host, &nic.name).await;
+        let settings = Settings::of(&self.parts.host, &nic.name).await;
         let load = self.load(nic.index).await?;
         let mut journal = Journal::next(recorded, wish, &load, settings);
         self.write(&wish.network, &journal).await?;
@@ -97,12 +97,12 @@ impl Underlay {
         // for the kernel would choose among two links with one prefix.
         let early = Load { routes: Vec::new(), ..journal.load.clone() };
         self.place(&bridge, &early, Placed::Elsewhere).await?;
-        if self.managers.manages(&nic.name).await {
+        if self.parts.managers.manages(&nic.name).await {
             if !journal.settings.managed {
                 journal.settings.managed = true;
                 self.write(&wish.network, &journal).await?;
             }
-            self.managers.release(&nic.name).await?;
+            self.parts.managers.release(&nic.name).await?;
         }
         // VLANs that are ports already stay open.
         let trunks = wish.trunks.iter().chain(journal.vlans.keys()).copied().collect();
@@ -118,9 +118,9 @@ impl Underlay {
             let trunks = wish.trunks.union(&vlans).copied().collect();
             self.attach(&Wish { trunks, ..wish.clone() }, &nic).await?;
         }
-        if self.ovs.view().is_userspace() {
+        if self.parts.ovs.view().is_userspace() {
             let ipv6 = !journal.load.family(true).addresses.is_empty();
-            let silenced = journal.settings.silence(&self.host, &nic.name, ipv6).await;
+            let silenced = journal.settings.silence(&self.parts.host, &nic.name, ipv6).await;
             silenced.map_err(|error| not_yet(format!("settings of {}: {error}", nic.name), ""))?;
         }
         self.map(wish).await?;
@@ -168,7 +168,7 @@ impl Underlay {
             ));
         }
         self.map(wish).await?;
-        let mtu = self.status.borrow().mtu;
+        let mtu = self.parts.status.borrow().mtu;
         let mtu = mtu.ok_or_else(|| not_yet("the node's tunnel interface is not chosen yet", ""))?;
         Ok(Ready { interface: wish.nic.clone(), mtu, vlan_interfaces: false })
     }
@@ -209,7 +209,7 @@ impl Underlay {
 
     /// Gives the NIC its new name: at once if the kernel renames links that are up (6.2), else with a moment down.
     pub(super) async fn rename(&self, nic: &Link, name: &str, load: &Load) -> Result<(), NotYet> {
-        let host = &self.host.netlink;
+        let host = &self.parts.host.netlink;
         match host.rename(nic.index, name).await {
             Ok(()) => {}
             Err(error) if error.errno() == Some(libc::EBUSY) => {
@@ -228,8 +228,8 @@ impl Underlay {
     /// The bridge and its interface: MAC and MTU of the NIC, up, with a link-local address that neighbours can ask.
     async fn bridge(&self, wish: &Wish, nic: &Link, journal: &Journal) -> Result<Link, NotYet> {
         let name = wish.bridge();
-        let view = self.ovs.view();
-        let host = &self.host.netlink;
+        let view = self.parts.ovs.view();
+        let host = &self.parts.host.netlink;
         let error = |error: crate::netlink::Error| host_failed(&error);
         // Such a bond answers with several MACs of its own.
         let foreign = host.balances_by_mac(nic.index).await.map_err(error)?;
@@ -248,7 +248,7 @@ impl Underlay {
             ]),
             other_config: BTreeMap::from([(
                 string("mac-learning-fallback"),
-                self.flags.mac_learning_fallback.to_string(),
+                self.parts.flags.mac_learning_fallback.to_string(),
             )]),
         };
         let local = PortSpec {
@@ -273,7 +273,7 @@ impl Underlay {
         mtu: u32,
         load: &Load,
     ) -> Result<(), NotYet> {
-        let host = &self.host.netlink;
+        let host = &self.parts.host.netlink;
         let error = |error: crate::netlink::Error| host_failed(&error);
         if let Some(mac) = mac.filter(|mac| link.mac != Some(*mac)) {
             host.set_mac(link.index, mac).await.map_err(error)?;
@@ -281,13 +281,14 @@ impl Underlay {
         if link.mtu != mtu {
             host.set_mtu(link.index, mtu).await.map_err(error)?;
         }
-        if self.ovs.view().is_userspace() {
-            let off = self.host.ethtool.tx_checksum_off(&link.name);
+        if self.parts.ovs.view().is_userspace() {
+            let off = self.parts.host.ethtool.tx_checksum_off(&link.name);
             off.map_err(|error| not_yet(format!("checksum offload of {}: {error}", link.name), ""))?;
         }
         if load.addresses.iter().any(crate::netlink::ExactAddress::is_ipv6) {
             let file = format!("net/ipv6/conf/{}/disable_ipv6", link.name);
-            let allowed = self.host.namespace.run_async(move || crate::sys::write_sysctl(&file, "0")).await;
+            let allowed =
+                self.parts.host.namespace.run_async(move || crate::sys::write_sysctl(&file, "0")).await;
             allowed
                 .and_then(|result| result)
                 .map_err(|error| not_yet(format!("IPv6 on {}: {error}", link.name), ""))?;
@@ -306,12 +307,12 @@ impl Underlay {
 
     /// The NIC as a port of the bridge, and no other NIC of ours there.
     async fn attach(&self, wish: &Wish, nic: &Link) -> Result<(), NotYet> {
-        if self.ovs.view().is_userspace() {
-            let off = self.host.ethtool.tx_checksum_off(&nic.name);
+        if self.parts.ovs.view().is_userspace() {
+            let off = self.parts.host.ethtool.tx_checksum_off(&nic.name);
             off.map_err(|error| not_yet(format!("checksum offload of {}: {error}", nic.name), ""))?;
         }
         if !nic.up {
-            self.host.netlink.set_up(nic.index).await.map_err(|error| host_failed(&error))?;
+            self.parts.host.netlink.set_up(nic.index).await.map_err(|error| host_failed(&error))?;
         }
         let port = PortSpec {
             bridge: wish.bridge(),

@@ -55,16 +55,7 @@ pub struct UnderlayParts {
 
 /// The loop.
 pub struct Underlay {
-    pub(super) flags: Arc<Flags>,
-    pub(super) node: String,
-    pub(super) client: Option<kube::Client>,
-    pub(super) cluster: Arc<Cluster>,
-    pub(super) ovs: Ovs,
-    pub(super) host: HostNet,
-    pub(super) recorder: Recorder,
-    pub(super) status: watch::Receiver<NodeStatus>,
-    pub(super) feed: Changes,
-    pub(super) managers: Managers,
+    pub(super) parts: UnderlayParts,
     /// What was told of each network.
     pub(super) told: BTreeMap<String, State>,
     /// What was told of the external gateway.
@@ -120,31 +111,16 @@ fn relevant(view: &View) -> String {
 impl Underlay {
     /// A loop.
     pub fn new(parts: UnderlayParts) -> Self {
-        let UnderlayParts { flags, node, client, cluster, ovs, host, recorder, status, feed, managers } =
-            parts;
-        Self {
-            flags,
-            node,
-            client,
-            cluster,
-            ovs,
-            host,
-            recorder,
-            status,
-            feed,
-            managers,
-            told: BTreeMap::new(),
-            gateway_told: None,
-        }
+        Self { parts, told: BTreeMap::new(), gateway_told: None }
     }
 
     /// Runs until cancelled.
     pub async fn run(mut self, mut changes: broadcast::Receiver<Change>, cancel: CancellationToken) {
-        let cluster = self.cluster.clone();
+        let cluster = self.parts.cluster.clone();
         let (mut networks, mut vlans) = (cluster.provider_networks.subscribe(), cluster.vlans.subscribe());
         let mut subnets = cluster.subnets.subscribe();
         let (mut own, mut gateway) = (cluster.own_node.subscribe(), cluster.external_gateway.subscribe());
-        let mut views = self.ovs.subscribe();
+        let mut views = self.parts.ovs.subscribe();
         let mut retry = RETRY;
         loop {
             networks.mark_unchanged();
@@ -190,13 +166,13 @@ impl Underlay {
 
     /// One pass over all networks; whether all of it could be done.
     pub async fn pass(&mut self) -> bool {
-        let view = self.ovs.view();
+        let view = self.parts.ovs.view();
         if let Err(reason) = self.stand_in(&view).await {
             tracing::warn!(%reason, "the node's addresses while the switch is gone");
         }
-        let networks = self.cluster.provider_networks.get();
-        let vlans = self.cluster.vlans.get();
-        let own = self.cluster.own_node.get();
+        let networks = self.parts.cluster.provider_networks.get();
+        let vlans = self.parts.cluster.vlans.get();
+        let own = self.parts.cluster.own_node.get();
         let Some(node) = own.objects.values().next() else { return true };
         // Not known is not gone.
         if !view.is_connected() || !networks.synced || !vlans.synced || !own.synced {
@@ -206,7 +182,7 @@ impl Underlay {
         let mut members: Vec<Wish> = Vec::new();
         for network in networks.objects.values() {
             let there = self.is_here(&view, &network.name);
-            match membership(network, &vlans.objects, &self.node, node) {
+            match membership(network, &vlans.objects, &self.parts.node, node) {
                 // It keeps what it has until it is gone, and gets nothing new.
                 _ if network.deleting && !there => {}
                 Membership::Member(wish) => members.push(wish),
@@ -258,14 +234,14 @@ impl Underlay {
     /// # Errors
     /// The first step that fails; it can be called again.
     pub async fn clean_up(&self, done: &mut Vec<String>) -> Result<(), NotYet> {
-        for network in self.here(&self.ovs.view()) {
+        for network in self.here(&self.parts.ovs.view()) {
             if self.leave(&network).await? {
                 done.push(format!(
                     "the NIC of provider network {network} has its addresses and routes back; removed its bridge"
                 ));
             }
         }
-        let switch = self.flags.external_gateway_switch.as_str();
+        let switch = self.parts.flags.external_gateway_switch.as_str();
         self.leave_gateway(switch, &crds::names::provider_bridge(switch)).await
     }
 
@@ -275,7 +251,7 @@ impl Underlay {
         let mapped = mappings::all(list).into_iter().filter(|(_, bridge)| is_provider_bridge(view, bridge));
         let mapped = mapped.map(|(network, _)| network.to_owned());
         mapped
-            .filter(|name| *name != self.flags.external_gateway_switch)
+            .filter(|name| *name != self.parts.flags.external_gateway_switch)
             .chain(Journal::networks(view))
             .collect()
     }
@@ -285,9 +261,9 @@ impl Underlay {
     }
 
     async fn concern(&self) -> Concern {
-        let view = self.ovs.view();
+        let view = self.parts.ovs.view();
         let mut concern = Concern::default();
-        let wanted = self.cluster.provider_networks.get();
+        let wanted = self.parts.cluster.provider_networks.get();
         for network in wanted.objects.values() {
             concern.names.insert(network.default_interface.clone());
             concern.names.extend(network.custom_interfaces.iter().map(|(nic, _)| nic.clone()));
@@ -298,10 +274,10 @@ impl Underlay {
                 concern.names.insert(journal.nic);
             }
         }
-        concern
-            .names
-            .extend(self.cluster.external_gateway.get().objects.values().map(|config| config.nic.clone()));
-        if let Ok(links) = self.host.netlink.links().await {
+        concern.names.extend(
+            self.parts.cluster.external_gateway.get().objects.values().map(|config| config.nic.clone()),
+        );
+        if let Ok(links) = self.parts.host.netlink.links().await {
             let ours = links.into_iter().filter(|link| concern.names.contains(&link.name));
             concern.indexes = ours.map(|link| link.index).collect();
         }

@@ -129,13 +129,13 @@ impl Underlay {
         let alias = alias(&wish.network);
         let new =
             NewVlan { name: &wish.nic, parent: parent.index, id, mac: None, mtu: None, alias: Some(&alias) };
-        self.host.netlink.add_vlan(&new).await.map_err(|error| host_failed(&error))?;
+        self.parts.host.netlink.add_vlan(&new).await.map_err(|error| host_failed(&error))?;
         self.link(&wish.nic).await
     }
 
     /// VLAN links of the node with their parents.
     async fn vlan_links(&self) -> Result<Vec<(Link, VlanLink)>, NotYet> {
-        let host = &self.host.netlink;
+        let host = &self.parts.host.netlink;
         let mut found = Vec::new();
         for link in host.links().await.map_err(|error| host_failed(&error))? {
             if link.kind.as_deref() == Some("vlan")
@@ -162,7 +162,7 @@ impl Underlay {
             links.iter().filter(|(_, vlan)| vlan.parent == nic.index && vlan.plain).collect();
         let names: Vec<(String, u16)> =
             on_nic.iter().map(|(link, vlan)| (link.name.clone(), vlan.id)).collect();
-        let all = self.host.netlink.links().await.map_err(|error| host_failed(&error))?;
+        let all = self.parts.host.netlink.links().await.map_err(|error| host_failed(&error))?;
         let all = all.into_iter().map(|link| link.name).collect();
         let wanted = wanted(wish, &names, &all, &journal.vlans)?;
         let unwanted: Vec<u16> =
@@ -189,7 +189,7 @@ impl Underlay {
         journal: &mut Journal,
     ) -> Result<(), NotYet> {
         let port = port_name(&wish.bridge(), id);
-        self.check_vlan_port(&self.ovs.view(), &port, name)?;
+        self.check_vlan_port(&self.parts.ovs.view(), &port, name)?;
         if let Some(link) = link {
             let mut sub = journal.vlans.remove(&id).unwrap_or_default();
             name.clone_into(&mut sub.name);
@@ -221,7 +221,7 @@ impl Underlay {
         self.prepare_inner(&inner, mac, mtu, &sub.load).await?;
         self.place(&inner, &sub.load, Placed::Elsewhere).await?;
         if let Some(link) = link {
-            self.host.netlink.delete_link(&link.name).await.map_err(|error| host_failed(&error))?;
+            self.parts.host.netlink.delete_link(&link.name).await.map_err(|error| host_failed(&error))?;
             self.place(&inner, &sub.load, Placed::Elsewhere).await?;
         }
         Ok(())
@@ -263,8 +263,13 @@ impl Underlay {
         }
         let link = match self.link(&sub.name).await? {
             Some(link) => {
-                let vlan =
-                    self.host.netlink.vlan_link(link.index).await.map_err(|error| host_failed(&error))?;
+                let vlan = self
+                    .parts
+                    .host
+                    .netlink
+                    .vlan_link(link.index)
+                    .await
+                    .map_err(|error| host_failed(&error))?;
                 if !vlan.is_some_and(|vlan| vlan.id == id && vlan.parent == nic.index) {
                     return Err(not_yet(
                         format!("{} is not VLAN {id} of {} any more", sub.name, nic.name),
@@ -282,7 +287,7 @@ impl Underlay {
                     mtu: (sub.mtu > 0).then_some(sub.mtu),
                     alias: sub.alias.as_deref(),
                 };
-                self.host.netlink.add_vlan(&new).await.map_err(|error| host_failed(&error))?;
+                self.parts.host.netlink.add_vlan(&new).await.map_err(|error| host_failed(&error))?;
                 self.wait_link(&sub.name).await?
             }
         };

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cni::api::{CniRequest, CniResponse};
 use daemon::hostnet::HostNet;
@@ -323,4 +323,13 @@ pub async fn call(
     let body = response.into_body().collect().await?.to_bytes().to_vec();
     driver.abort();
     Ok((code, body))
+}
+
+/// Polls: the agent is another process.
+pub async fn until(machine: &Machine, what: &str, condition: impl AsyncFn() -> bool) {
+    let begin = Instant::now();
+    while !condition().await {
+        assert!(begin.elapsed() < Duration::from_secs(30), "timed out: {what}\n{}", machine.log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }

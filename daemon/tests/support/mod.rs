@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod api;
+pub mod death;
 pub mod ovn;
 pub mod underlay;
 

@@ -3,37 +3,12 @@
 use serde_json::json;
 
 use super::Bench;
+use crate::compile::tests::fake;
 use crate::facts::{Kind, ObjectRef};
 use crate::io::Config;
 
 pub(crate) fn config() -> Config {
-    Config {
-        cluster_router: "ovn-cluster".into(),
-        node_switch: "join".into(),
-        node_switch_cidr: "100.64.0.0/16".into(),
-        node_switch_gateway: "".into(),
-        default_ls: "ovn-default".into(),
-        default_cidr: "10.16.0.0/16".into(),
-        default_gateway: "".into(),
-        default_exclude_ips: "".into(),
-        default_gateway_check: true,
-        external_gateway_switch: "external".into(),
-        service_cluster_ip_range: "10.96.0.0/12".into(),
-        network_type: "geneve".into(),
-        pod_nic_type: "veth-pair".into(),
-        enable_lb: true,
-        enable_ecmp: false,
-        port_security: false,
-        keep_vm_ip: true,
-        live_migration: true,
-        ls_dnat_mod_dl_dst: true,
-        ls_ct_skip_dst_lport_ips: true,
-        node_local_dns_ip: "".into(),
-        skip_conntrack_dst_cidrs: "".into(),
-        northd_backoff_ms: 150,
-        seed: 1,
-        version: "v0.0.0".into(),
-    }
+    Config { version: "v0.0.0".into(), ..fake::config(fake::Families::V4) }
 }
 
 pub(crate) fn pod(namespace: &str, name: &str) -> ObjectRef {
