@@ -38,6 +38,8 @@ fn network(exchange: bool) -> ProviderNetworkFacts {
 }
 
 async fn every_step(exchange: bool) {
+    // Why a pass failed is in the log.
+    let _ = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_test_writer().try_init();
     let node = Node::start().await;
     let _wire = Wire::plug(&node, "eth1").await;
     let agent = Agent::new(&node);
