@@ -7,6 +7,7 @@ mod icmp;
 mod support;
 
 use daemon::kube::ProviderNetworkFacts;
+use daemon::netlink::Change;
 use daemon::ovs::{BridgeSpec, PortSpec, plan};
 use support::underlay::{Agent, Wire, carried, changes, plain, sh, until};
 use support::{Node, answers, start_vswitchd, wait_view};
@@ -98,6 +99,62 @@ async fn k_093_k_096_k_101_a_nic_moves_into_its_bridge_and_home_again() {
     assert_eq!(mappings(&node), "physnet1:br-ex, other:br-other");
     assert!(view.root_external_ids().all(|(key, _)| !key.starts_with("weir-")));
     assert!(node.host.netlink.link("br-net1").await.unwrap().is_none());
+}
+
+/// ovs-vswitchd gives a userspace interface its MAC by setting it down and up again, a moment after the kernel shows it.
+/// The agent waits for that, or addresses and routes that it puts on the bridge meanwhile would be lost or refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_097_what_the_agent_puts_on_the_bridge_is_never_taken_off_by_the_switch() {
+    let node = Node::start().await;
+    let _wire = Wire::plug(&node, "eth1").await;
+    let agent = Agent::new(&node);
+    let marker = node.host.netlink.require_link("gw-port").await.unwrap();
+    for round in 1..=10 {
+        let mut monitor = node.host.monitor().await.unwrap();
+        agent.want("net1", "eth1");
+        assert!(agent.start(&node).pass().await, "round {round}");
+        node.host.netlink.set_tx_queue_len(marker.index, 500 + round).await.unwrap();
+        let (mut states, mut addresses) = (Vec::new(), 0);
+        let mut bridge = 0;
+        loop {
+            match monitor.next().await.unwrap() {
+                Change::LinkChanged(link) if link.name == "br-net1" => {
+                    bridge = link.index;
+                    states.push(link.up);
+                    assert!(link.up || addresses == 0, "round {round}: down with addresses: {states:?}");
+                }
+                Change::Address(address) if address.index == bridge => {
+                    addresses += usize::from(!address.link_scope);
+                }
+                Change::LinkChanged(link) if link.tx_queue_len == 500 + round => break,
+                _ => {}
+            }
+        }
+        assert!(addresses >= 5 && states.last() == Some(&true), "round {round}: {addresses} {states:?}");
+        agent.drop("net1");
+        assert!(agent.start(&node).pass().await, "round {round}");
+    }
+}
+
+/// Another program writes its own key of the map at the moment at which a mapping is edited: the edit is planned again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_190_an_edit_that_meets_anothers_write_is_planned_again() {
+    let node = Node::start().await;
+    let stale = node.ovs.view();
+    set_root(&node, "ovn-bridge-mappings", "physnet1:br-ex").await;
+    let planned = std::sync::atomic::AtomicUsize::new(0);
+    let edit = |now: &dyn Fn(&str) -> Option<String>| {
+        let old = now("ovn-bridge-mappings");
+        let new = old.map_or_else(|| "net1:br-net1".to_owned(), |old| format!("{old},net1:br-net1"));
+        vec![("ovn-bridge-mappings".to_owned(), Some(new))]
+    };
+    let wish = |view: &daemon::ovs::View| {
+        let first = planned.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+        plan::edit_root_external_ids(if first { &stale } else { view }, edit)
+    };
+    node.ovs.apply(wish).await.unwrap();
+    assert_eq!(planned.into_inner(), 2);
+    assert_eq!(mappings(&node), "physnet1:br-ex,net1:br-net1", "nobody's entry is lost");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -66,7 +66,9 @@ impl Initialiser {
         };
         let port = PortSpec { bridge: bridge.clone(), name: nic.name.clone(), ..PortSpec::default() };
         let ovs = &self.inputs.ovs;
-        ovs.apply(|view| plan::ensure_bridge(view, &spec)).await.map_err(ovs_error("tunnel"))?;
+        let make = |view: &View| plan::and_apply(view, |view| plan::ensure_bridge(view, &spec));
+        ovs.apply(make).await.map_err(ovs_error("tunnel"))?;
+        self.applied("tunnel").await?;
         ovs.apply(|view| plan::ensure_port(view, &port)).await.map_err(ovs_error("tunnel"))?;
         let host = self.host_view().await?;
         let Some(inner) = host.link(&bridge) else {

@@ -10,7 +10,7 @@ use super::{NotYet, OVN0};
 use crate::install::loosen_reverse_path;
 use crate::kube::{NodeFacts, set_network_unavailable};
 use crate::netlink::{Link, Pace};
-use crate::ovs::{Installed, plan};
+use crate::ovs::{Installed, View, plan};
 
 /// How long the join gateways may take to answer.
 const GATEWAY_PATIENCE: Duration = Duration::from_secs(3);
@@ -33,9 +33,11 @@ impl Initialiser {
         let tunnel =
             tunnel.ok_or_else(|| NotYet::new("ovn0", "the tunnel interface is not chosen yet", ""))?;
         let spec = join.port(tunnel.mtu);
-        self.inputs.ovs.apply(|view| plan::ensure_port(view, &spec)).await.map_err(|error| {
+        let make = |view: &View| plan::and_apply(view, |view| plan::ensure_port(view, &spec));
+        self.inputs.ovs.apply(make).await.map_err(|error| {
             NotYet::new("ovn0", error.to_string(), "ovn-controller makes br-int: is it running?")
         })?;
+        self.applied("ovn0").await?;
         let link = self.ovn0_link(&join, tunnel.mtu, userspace).await?;
         // Before ovn-controller has installed the port nobody can answer; its
         // doing so wakes the loop.

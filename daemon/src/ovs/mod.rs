@@ -46,7 +46,7 @@ pub enum OvsError {
     /// There was no connection for too long.
     #[error("no connection to the local OVS database for {PATIENCE:?}")]
     NotConnected,
-    /// A row that the transaction changed was gone when it ran.
+    /// A row that the transaction changed was gone when it ran, or what it must not overwrite had changed.
     #[error("the OVS database changed meanwhile")]
     Raced,
 }
@@ -195,7 +195,8 @@ impl Ovs {
     /// mutation of a missing row succeeds silently.
     ///
     /// # Errors
-    /// [`OvsError::Raced`] when a row was missing: look again, then decide.
+    /// [`OvsError::Raced`] when a row was missing, or an operation that waits
+    /// for what it knows did not find it so: look again, then decide.
     pub async fn commit(&self, operations: Vec<Operation>) -> Result<(), OvsError> {
         if operations.is_empty() {
             return Ok(());
@@ -212,7 +213,11 @@ impl Ovs {
         if let Some(metrics) = &self.metrics {
             metrics.ovs_request(outcome.is_ok(), started.elapsed());
         }
-        let results: Vec<OperationResult> = outcome?;
+        let results: Vec<OperationResult> = match outcome {
+            // What a plan builds on had changed already (`plan::edit_root_external_ids`).
+            Err(error) if error.kind == TransactErrorKind::WaitTimedOut => return Err(OvsError::Raced),
+            outcome => outcome?,
+        };
         let raced = changes.iter().zip(&results).any(|(changes, result)| *changes && result.count == Some(0));
         crate::steps::done("commit").await;
         if raced { Err(OvsError::Raced) } else { Ok(()) }

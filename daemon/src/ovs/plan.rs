@@ -129,6 +129,21 @@ pub fn edit_root_external_ids(
     Ok(operations)
 }
 
+/// A wish with [`ask_for_applying`] in it, if there is anything to do.
+///
+/// # Errors
+/// Those of the wish.
+pub fn and_apply(
+    view: &View,
+    wish: impl FnOnce(&View) -> Result<Vec<Operation>, PlanError>,
+) -> Result<Vec<Operation>, PlanError> {
+    let mut operations = wish(view)?;
+    if !operations.is_empty() {
+        operations.extend(ask_for_applying(view));
+    }
+    Ok(operations)
+}
+
 /// Asks ovs-vswitchd to tell, by `cur_cfg`, when it has acted on the transaction that this is part of.
 pub fn ask_for_applying(view: &View) -> Option<Operation> {
     let root = view.root()?;

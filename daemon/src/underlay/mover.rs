@@ -7,6 +7,7 @@ use super::run::Underlay;
 use super::{host_failed, not_yet, ovs_failed};
 use crate::netlink::{Link, Placed};
 use crate::node::NotYet;
+use crate::ovs::plan;
 
 /// How long ovs-vswitchd may take to make an interface, or to let go of one.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -133,6 +134,23 @@ impl Underlay {
                 Err(not_yet(reason, "free the device of whatever holds it"))
             }
         }
+    }
+
+    /// Makes an interface of the switch's own, and waits until ovs-vswitchd is done with it. It gives a userspace
+    /// interface its MAC by setting it down and up again, a moment after the kernel shows it: what the host puts on it in
+    /// between is lost, or refused.
+    pub(super) async fn make_inner(
+        &self,
+        name: &str,
+        wish: impl Fn(&crate::ovs::View) -> Result<Vec<ovsdb::Operation>, crate::ovs::PlanError>,
+    ) -> Result<Link, NotYet> {
+        self.change(|view| plan::and_apply(view, &wish)).await?;
+        // Also for what a process before this one asked for.
+        if !self.parts.ovs.applied().await {
+            let reason = format!("ovs-vswitchd has not acted on what the database says of interface {name}");
+            return Err(not_yet(reason, "is ovs-vswitchd running, and does `ovs-appctl version` answer?"));
+        }
+        self.wait_link(name).await
     }
 
     /// Changes the database.

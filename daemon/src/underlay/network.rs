@@ -258,9 +258,8 @@ impl Underlay {
             mtu_request: Some(nic.mtu),
             ..PortSpec::default()
         };
-        self.change(|view| plan::ensure_bridge(view, &spec)).await?;
-        self.change(|view| plan::ensure_port(view, &local)).await?;
-        let link = self.wait_link(&name).await?;
+        self.change(|view| plan::and_apply(view, |view| plan::ensure_bridge(view, &spec))).await?;
+        let link = self.make_inner(&name, |view| plan::ensure_port(view, &local)).await?;
         self.prepare_inner(&link, Some(mac), nic.mtu, &journal.load).await?;
         Ok(Link { mac: Some(mac), mtu: nic.mtu, up: true, ..link })
     }

@@ -216,8 +216,7 @@ impl Underlay {
             ]),
             ..PortSpec::default()
         };
-        self.change(|view| plan::ensure_port(view, &spec)).await?;
-        let inner = self.wait_link(&port).await?;
+        let inner = self.make_inner(&port, |view| plan::ensure_port(view, &spec)).await?;
         self.prepare_inner(&inner, mac, mtu, &sub.load).await?;
         self.place(&inner, &sub.load, Placed::Elsewhere).await?;
         if let Some(link) = link {
