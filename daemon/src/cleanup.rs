@@ -25,6 +25,7 @@ use crate::install;
 use crate::kube::{Cluster, Recorder};
 use crate::node::{Initialiser, Inputs, OVN0};
 use crate::ovs::{BR_INT, Interface, Ovs, View, plan};
+use crate::qos::{NODE_SHAPER, NODE_SHAPER_ALIAS};
 use crate::underlay::managers::Managers;
 use crate::underlay::{Underlay, UnderlayParts};
 
@@ -123,6 +124,11 @@ async fn switch(flags: &Flags, host: &HostNet, done: &mut Vec<String>) -> anyhow
             _ => {}
         }
         done.push(format!("removed port {name}"));
+    }
+    let shaper = host.netlink.link(NODE_SHAPER).await.with_context(|| format!("link {NODE_SHAPER}"))?;
+    if shaper.is_some_and(|link| link.alias.as_deref() == Some(NODE_SHAPER_ALIAS)) {
+        host.netlink.delete_link(NODE_SHAPER).await.with_context(|| format!("link {NODE_SHAPER}"))?;
+        done.push(format!("removed link {NODE_SHAPER}"));
     }
     // Interfaces that a bridge of ours took over go home.
     let (_sender, changes) = broadcast::channel(1);

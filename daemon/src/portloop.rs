@@ -14,7 +14,7 @@ use crate::flags::Flags;
 use crate::mirror;
 use crate::netlink::Change;
 use crate::plug::Plugger;
-use crate::qos::Keeper;
+use crate::qos::{Keeper, NODE_SHAPER};
 
 /// Events of one cause come in bunches.
 const GATHER: Duration = Duration::from_millis(50);
@@ -73,6 +73,15 @@ pub async fn keep_ports(
                 changed = network.changed() => { if changed.is_err() { return } break }
                 change = changes.recv() => match change {
                     Ok(Change::LinkChanged(link)) if link.name == flags.mirror_iface => break,
+                    // Without it the node's own port would receive nothing.
+                    Ok(Change::LinkGone(link)) if link.name == NODE_SHAPER => {
+                        touched = true;
+                        break;
+                    }
+                    Ok(Change::LinkChanged(link)) if link.name == NODE_SHAPER && !link.up => {
+                        touched = true;
+                        break;
+                    }
                     Ok(Change::Lost) | Err(RecvError::Lagged(_)) => {
                         touched = true;
                         break;

@@ -4,88 +4,16 @@
 mod icmp;
 mod support;
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use clap::Parser;
-use daemon::flags::Flags;
-use daemon::kube::{NodeFacts, PodFacts};
 use daemon::netlink::Netlink;
-use daemon::ovs::{BR_INT, Discipline, PortQos, PortSpec, plan};
+use daemon::ovs::{BR_INT, Discipline, PortQos};
 use daemon::plug::{Locks, Patience, Plugger, names};
 use daemon::qos::{Effect, Hold};
 use daemon::sys::Namespace;
 use ovsdb::Value;
+use support::rates::{annotate, effect, is_near, keep, mbits, until};
 use support::{Node, new_namespace, request, routed_pod, wait_view};
-use tokio_util::sync::{CancellationToken, DropGuard};
-
-const LIMIT: Duration = Duration::from_secs(30);
-
-fn annotate(pod: &mut PodFacts, pairs: &[(&str, &str)]) {
-    for (key, value) in pairs {
-        pod.annotations.insert(crds::keys::pod_key("ovn", key), (*value).into());
-    }
-}
-
-/// The loop that the agent runs, until the guard is dropped.
-fn keep(plugger: &Arc<Plugger>, arguments: &[&str]) -> DropGuard {
-    let cancel = CancellationToken::new();
-    let flags = Flags::parse_from(["kube-ovn-daemon"].iter().chain(arguments));
-    let changes = tokio::sync::broadcast::Sender::new(16);
-    let (plugger, stop) = (plugger.clone(), cancel.clone());
-    tokio::spawn(async move {
-        daemon::portloop::keep_ports(plugger, Arc::new(flags), changes.subscribe(), stop).await;
-    });
-    cancel.drop_guard()
-}
-
-/// Polls, since the kernel tells nobody.
-async fn until(what: &str, condition: impl AsyncFn() -> bool) {
-    let begin = Instant::now();
-    while !condition().await {
-        assert!(begin.elapsed() < LIMIT, "timed out: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-fn effect(node: &Node, name: &str) -> Option<Effect> {
-    node.plugger.limits.get(name).map(|entry| entry.effect)
-}
-
-/// Mbit/s of user data over one TCP connection, once the burst is spent.
-fn mbits(from: &Namespace, to: &Namespace, address: &str) -> f64 {
-    let address: SocketAddr = format!("{address}:5201").parse().unwrap();
-    let listener = to.run(move || TcpListener::bind(address).unwrap()).unwrap();
-    let sender = from.clone();
-    let sending = std::thread::spawn(move || {
-        let mut stream = sender.run(move || TcpStream::connect_timeout(&address, LIMIT).unwrap()).unwrap();
-        let block = vec![7; 64 * 1024];
-        // Until the other side has seen enough.
-        while stream.write_all(&block).is_ok() {}
-    });
-    let (mut stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    let mut buffer = vec![0; 64 * 1024];
-    let mut count = |time: Duration| {
-        let (begin, mut bytes) = (Instant::now(), 0usize);
-        while begin.elapsed() < time {
-            bytes += stream.read(&mut buffer).unwrap();
-        }
-        bytes as f64 * 8.0 / 1e6 / begin.elapsed().as_secs_f64()
-    };
-    count(Duration::from_millis(700));
-    let rate = count(Duration::from_millis(2500));
-    drop(stream);
-    sending.join().unwrap();
-    rate
-}
-
-/// User data is a little less than what is on the wire: headers of 66 in 1,400 bytes.
-fn is_near(measured: f64, asked: f64) -> bool {
-    (asked * 0.9..asked * 1.02).contains(&measured)
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn k_160_k_163_rates_hold_both_ways_and_change_while_the_pod_lives() {
@@ -250,68 +178,6 @@ async fn a_qdisc_of_the_pods_own_is_left_alone_and_told_of() {
     let inside = Netlink::in_namespace(&namespace).await.unwrap();
     let index = inside.require_link("eth0").await.unwrap().index;
     assert!(inside.qdiscs(index).await.unwrap().iter().any(|qdisc| qdisc.root && qdisc.major == 7));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn k_131_the_nodes_annotations_limit_ovn0() {
-    let node = Node::start().await;
-    let _controller = node.play_ovn_controller();
-    let ovn0 = PortSpec {
-        bridge: BR_INT.into(),
-        name: "ovn0".into(),
-        kind: "internal".into(),
-        external_ids: [("iface-id".to_owned(), "node-n1".to_owned())].into(),
-        ..PortSpec::default()
-    };
-    node.ovs.apply(|view| plan::ensure_port(view, &ovn0)).await.unwrap();
-    let facts = |pairs: &[(&str, &str)]| NodeFacts {
-        name: "n1".into(),
-        annotations: pairs
-            .iter()
-            .map(|(key, value)| (crds::keys::pod_key("ovn", key), (*value).to_owned()))
-            .collect(),
-        ..NodeFacts::default()
-    };
-    let nodes = &node.plugger.cluster.nodes;
-    nodes.put("n1".into(), Some(facts(&[("ingress_rate", "50"), ("egress_rate", "8")])));
-    let _keeper = keep(&node.plugger, &[]);
-    until("the node's limits", async || effect(&node, "ovn0").is_some()).await;
-    let interface = node.interface("ovn0").unwrap();
-    let column = |name| interface.column(name).and_then(Value::as_i64);
-    // The device is the host's own: what is filtered on the way in, the node receives.
-    assert_eq!(column("ingress_policing_rate"), Some(50_000));
-    assert_eq!(column("ingress_policing_burst"), Some(40_000));
-    let view = node.ovs.view();
-    let qos = view.port("ovn0").unwrap().get("qos").unwrap().set_uuids().next().unwrap();
-    assert_eq!(view.qos(&qos).unwrap().map_get("external_ids", "iface-id"), Some("node-n1"));
-    assert_eq!(view.qos(&qos).unwrap().map_get("other_config", "max-rate"), Some("8000000"));
-    let held = effect(&node, "ovn0").unwrap();
-    println!("ovn0: {held:?}");
-    assert_eq!(held.egress, Hold::Htb);
-    // What is said to hold does; what does not is said to be missing.
-    let host = &node.host.netlink;
-    node.host.ethtool.tx_checksum_off("ovn0").unwrap();
-    let link = host.require_link("ovn0").await.unwrap().index;
-    host.set_up(link).await.unwrap();
-    host.add_address(link, "10.16.0.99/16".parse().unwrap(), true).await.unwrap();
-    let up = mbits(&node.namespace, &node.gateway, "10.16.0.1");
-    let down = mbits(&node.gateway, &node.namespace, "10.16.0.99");
-    println!("out of the node {up:.2} of 8, into it {down:.2} of 50 Mbit/s");
-    assert!(is_near(up, 8.0), "{up}");
-    match held.ingress {
-        Hold::Police => assert!(down < 50.0 * 1.1, "{down}"),
-        Hold::Missing(reason) => assert!(reason.contains("act_police") && down > 60.0, "{down} {reason}"),
-        other => panic!("{other:?}"),
-    }
-    // The node's loop wants its port again: the limits are not its business.
-    node.ovs.apply(|view| plan::ensure_port(view, &ovn0)).await.unwrap();
-    assert_eq!(
-        node.interface("ovn0").unwrap().column("ingress_policing_rate").and_then(Value::as_i64),
-        Some(50_000)
-    );
-    nodes.put("n1".into(), Some(facts(&[])));
-    until("their end", async || effect(&node, "ovn0").is_none()).await;
-    wait_view(&node.ovs, "no rows", |view| view.all_qos().count() + view.all_queues().count() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -14,6 +14,7 @@ mod link;
 mod monitor;
 mod neigh;
 mod place;
+mod redirect;
 mod route;
 mod rule;
 mod tc;

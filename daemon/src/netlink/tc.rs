@@ -3,11 +3,8 @@
 //! The library knows few kinds; the options of the others are read and written here as the kernel's headers
 //! (`linux/pkt_sched.h`) lay them out.
 
-use futures::{StreamExt, TryStreamExt};
-use netlink_packet_core::{
-    DefaultNla, Emitable, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
-    NetlinkPayload, Nla, NlaBuffer, NlasIterator,
-};
+use futures::TryStreamExt;
+use netlink_packet_core::{DefaultNla, Emitable, NLM_F_CREATE, NLM_F_REPLACE, Nla, NlaBuffer, NlasIterator};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcOption};
 
@@ -177,35 +174,6 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Whether something filters what comes in by a link (the switch's policing does).
-    ///
-    /// # Errors
-    /// When the kernel refuses the dump.
-    pub async fn filters_ingress(&self, index: u32) -> Result<bool> {
-        if !self.qdiscs(index).await?.iter().any(|qdisc| qdisc.kind == "ingress" || qdisc.kind == "clsact") {
-            return Ok(false);
-        }
-        let mut message = TcMessage::with_index(signed(index)?);
-        message.header.parent = TcHandle { major: u16::MAX, minor: 0 };
-        let mut request = NetlinkMessage::from(RouteNetlinkMessage::GetTrafficFilter(message));
-        request.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-        let _dump = self.dumps.lock().await;
-        let error = |error| Error::netlink(format!("list the filters of link {index}"), error);
-        let mut handle = self.handle.clone();
-        let mut stream = std::pin::pin!(handle.request(request).map_err(error)?);
-        let mut found = false;
-        while let Some(message) = stream.next().await {
-            match message.payload {
-                NetlinkPayload::Error(refused) => {
-                    return Err(error(rtnetlink::Error::NetlinkError(refused)));
-                }
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewTrafficFilter(_)) => found = true,
-                _ => {}
-            }
-        }
-        Ok(found)
-    }
-
     /// Puts a token bucket at the root of a link, or changes it.
     ///
     /// # Errors
@@ -239,7 +207,7 @@ impl Netlink {
     }
 }
 
-fn signed(index: u32) -> Result<i32> {
+pub(super) fn signed(index: u32) -> Result<i32> {
     let wrong = |_| Error::io(format!("link {index}"), std::io::Error::from_raw_os_error(libc::ENODEV));
     i32::try_from(index).map_err(wrong)
 }

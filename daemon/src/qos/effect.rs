@@ -3,7 +3,8 @@
 //! The switch polices what a pod sends with a filter on the host's end of the link. That has no effect where the kernel
 //! lacks the filter, and none with the userspace datapath, which takes packets before any filter sees them. Then a token
 //! bucket on the pod's own end holds the same rate: it delays instead of dropping, and the pod's owner can't change it
-//! without the right to administer the pod's network.
+//! without the right to administer the pod's network. The node's own port has no such end: what it receives is led
+//! through an `ifb` with the bucket.
 
 use std::fmt;
 
@@ -14,6 +15,10 @@ use crate::ovs::{Discipline, PortQos};
 
 /// Major number of our discipline's handle: another one at the same place is somebody else's.
 const MAJOR: u16 = 0x5745;
+/// The link that what the node's own port receives is led through where nothing polices it.
+pub(crate) const NODE_SHAPER: &str = "ovn0_ifb";
+/// Its alias, by which it is known as ours.
+pub(crate) const NODE_SHAPER_ALIAS: &str = "weir: limits what ovn0 receives";
 /// How long a packet may wait in the pod's shaper, as a share of a second.
 const QUEUE_SHARE: u64 = 20;
 /// Room for the Ethernet header and a tag.
@@ -29,6 +34,8 @@ pub enum Hold {
     Police,
     /// By a token bucket at the pod's own end.
     PodShaper,
+    /// By a token bucket on a link that what the node receives is led through.
+    NodeShaper,
     /// By the switch's shaping: `htb` on the host's end.
     Htb,
     /// Delays and losses: `netem` on the host's end.
@@ -39,7 +46,8 @@ pub enum Hold {
 
 impl Hold {
     /// All words for metrics.
-    pub const WORDS: [&'static str; 6] = ["unlimited", "police", "pod-shaper", "htb", "netem", "missing"];
+    pub const WORDS: [&'static str; 7] =
+        ["unlimited", "police", "pod-shaper", "node-shaper", "htb", "netem", "missing"];
 
     /// A word for metrics.
     pub fn as_str(&self) -> &'static str {
@@ -47,6 +55,7 @@ impl Hold {
             Self::Unlimited => "unlimited",
             Self::Police => "police",
             Self::PodShaper => "pod-shaper",
+            Self::NodeShaper => "node-shaper",
             Self::Htb => "htb",
             Self::Netem => "netem",
             Self::Missing(_) => "missing",
@@ -170,18 +179,12 @@ async fn egress(
     };
     let end = match (end, limited, policed) {
         (End::Pod(end), ..) => end,
+        (End::Node, ..) => return node_egress(host, host_end, wanted, limited, policed).await,
         (_, false, _) => return Ok(Hold::Unlimited),
         (_, true, true) => return Ok(Hold::Police),
         (End::Lost, ..) => {
             return Ok(Hold::Missing(
                 "the switch's policing has no effect here, and the pod's namespace can't be entered; delete the pod"
-                    .to_owned(),
-            ));
-        }
-        (End::Node, ..) => {
-            return Ok(Hold::Missing(
-                "this kernel has no policing filter (cls_basic or cls_matchall, act_police), and nothing else limits \
-                 what the node's own port receives; load the modules, or limit the pods instead"
                     .to_owned(),
             ));
         }
@@ -210,6 +213,65 @@ async fn egress(
             "the switch's policing has no effect here, and the pod's end can't be shaped: {error}; load module sch_tbf"
         ))),
     }
+}
+
+/// What the node's own port receives comes out of the switch, where no discipline waits: without policing it is led
+/// through a link of ours that has one.
+async fn node_egress(
+    host: &Netlink,
+    port: Option<&Link>,
+    wanted: &PortQos,
+    limited: bool,
+    policed: bool,
+) -> Result<Hold> {
+    let there = host.link(NODE_SHAPER).await?;
+    let ours = there.as_ref().filter(|link| link.alias.as_deref() == Some(NODE_SHAPER_ALIAS));
+    if !limited || policed {
+        if let Some(port) = port.filter(|_| ours.is_some()) {
+            host.end_lead(port.index).await?;
+        }
+        if ours.is_some() {
+            host.delete_link(NODE_SHAPER).await?;
+        }
+        return Ok(if policed { Hold::Police } else { Hold::Unlimited });
+    }
+    let Some(port) = port else {
+        return Ok(Hold::Missing("the node's own port has no device; is ovs-vswitchd running?".to_owned()));
+    };
+    if there.is_some() && ours.is_none() {
+        return Ok(Hold::Missing(format!("link {NODE_SHAPER} is somebody else's; rename it")));
+    }
+    match lead(host, port, ours, wanted).await {
+        Ok(()) => Ok(Hold::NodeShaper),
+        Err(error) => Ok(Hold::Missing(format!(
+            "this kernel has no policing filter (cls_basic or cls_matchall, act_police), and the other way fails: \
+             {error}; load these modules, or ifb, sch_ingress, cls_u32, act_mirred and sch_tbf, or limit the pods instead"
+        ))),
+    }
+}
+
+/// Nothing is led before the bucket stands, and nothing is touched that is as it should be.
+async fn lead(host: &Netlink, port: &Link, ours: Option<&Link>, wanted: &PortQos) -> Result<()> {
+    let shaping = match ours {
+        Some(link) => link.clone(),
+        None => {
+            host.add_ifb(NODE_SHAPER, NODE_SHAPER_ALIAS).await?;
+            host.require_link(NODE_SHAPER).await?
+        }
+    };
+    if !shaping.up {
+        host.set_up(shaping.index).await?;
+    }
+    let bucket = shaper(wanted, port.mtu);
+    let shown =
+        host.qdiscs(shaping.index).await?.into_iter().find(|qdisc| qdisc.root && qdisc.major == MAJOR);
+    if !shown.and_then(|qdisc| qdisc.tbf).is_some_and(|shown| bucket.is_shown_as(&shown)) {
+        host.set_tbf(shaping.index, MAJOR, &bucket).await?;
+    }
+    if host.ingress_led_to(port.index).await? != Some(shaping.index) {
+        host.lead_ingress(port.index, shaping.index).await?;
+    }
+    Ok(())
 }
 
 async fn ingress(host: &Netlink, host_end: Option<&Link>, wanted: &PortQos) -> Result<Hold> {
@@ -272,6 +334,7 @@ mod tests {
             Hold::Unlimited,
             Hold::Police,
             Hold::PodShaper,
+            Hold::NodeShaper,
             Hold::Htb,
             Hold::Netem,
             Hold::Missing("x".into()),

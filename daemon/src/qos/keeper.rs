@@ -181,13 +181,17 @@ impl Keeper {
             return Ok(false);
         }
         let before = self.plugger.limits.get(OVN0).map(|entry| entry.effect.crossed());
-        let changed = self.plugger.set_rows(OVN0, &limits.qos).await?;
         let host = &self.plugger.host.netlink;
         let link = host.link(OVN0).await.map_err(|error| error.to_string())?;
         let look = async || {
             let settled = settle(host, link.as_ref(), End::Node, userspace, &limits.qos).await;
             settled.map_err(|error| error.to_string())
         };
+        // As with pods: the shaper goes before the row that tells of it.
+        if limits.qos.policing_rate == 0 {
+            look().await?;
+        }
+        let changed = self.plugger.set_rows(OVN0, &limits.qos).await?;
         let mut effect = look().await?;
         if !changed && effect.is_lost(before.as_ref(), &limits.qos) {
             self.plugger.set_up_anew(OVN0, &limits.qos).await?;

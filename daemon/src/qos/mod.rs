@@ -17,4 +17,5 @@ pub mod limits;
 
 pub use book::{Book, Entry};
 pub use effect::{Effect, End, Hold, PodEnd, settle};
+pub(crate) use effect::{NODE_SHAPER, NODE_SHAPER_ALIAS};
 pub use keeper::Keeper;

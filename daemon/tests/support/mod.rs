@@ -7,7 +7,9 @@
 pub mod agent;
 pub mod api;
 pub mod death;
+pub mod heal;
 pub mod ovn;
+pub mod rates;
 pub mod underlay;
 
 use std::collections::BTreeMap;
