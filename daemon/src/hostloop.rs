@@ -19,7 +19,9 @@ use crate::flags::Flags;
 use crate::gateway::{Clamp, Config, Counters, Gateway, Inputs, JoinInput, Objects};
 use crate::heal;
 use crate::install::{enable_forwarding, loosen_reverse_path};
-use crate::kube::{EventType, NodeFacts, ObjectRef, OwnLabels, SubnetFacts};
+use crate::kube::{
+    Cluster, EventType, Loaded, NodeFacts, ObjectRef, OwnNodeFacts, PodFacts, ServiceCidrFacts, SubnetFacts,
+};
 use crate::netlink::{ALL_LINKS, Change, MAIN_TABLE};
 use crate::node::{Join, NodeStatus, OVN0};
 use crate::plug::Plugger;
@@ -52,14 +54,39 @@ pub struct HostLoop {
     pub applied: watch::Sender<bool>,
     /// The feed of diagnostics.
     pub feed: Changes,
-    /// The API server; `None`: the node has no labels (tests).
-    pub client: Option<kube::Client>,
     /// Where the node stands: the tunnel's link and MTU.
     pub status: watch::Receiver<NodeStatus>,
     /// Counters to follow once their chains exist.
     pub counters: Arc<Counters>,
-    /// This node's labels, watched while a Subnet selects its gateways by them.
-    pub labels: Option<OwnLabels>,
+}
+
+/// The objects that the inputs are made of.
+struct Watched {
+    nodes: watch::Receiver<Loaded<NodeFacts>>,
+    subnets: watch::Receiver<Loaded<SubnetFacts>>,
+    cidrs: watch::Receiver<Loaded<ServiceCidrFacts>>,
+    pods: watch::Receiver<Loaded<PodFacts>>,
+    own: watch::Receiver<Loaded<OwnNodeFacts>>,
+}
+
+impl Watched {
+    fn of(cluster: &Cluster) -> Self {
+        Self {
+            nodes: cluster.nodes.subscribe(),
+            subnets: cluster.subnets.subscribe(),
+            cidrs: cluster.service_cidrs.subscribe(),
+            pods: cluster.pods.subscribe(),
+            own: cluster.own_node.subscribe(),
+        }
+    }
+
+    fn mark_unchanged(&mut self) {
+        self.nodes.mark_unchanged();
+        self.subnets.mark_unchanged();
+        self.cidrs.mark_unchanged();
+        self.pods.mark_unchanged();
+        self.own.mark_unchanged();
+    }
 }
 
 impl HostLoop {
@@ -84,18 +111,13 @@ impl HostLoop {
         let host = self.plugger.host.clone();
         tokio::spawn(heal::look(host, gateway.backend(), self.reports.clone(), cancel.clone()));
         let cluster = self.plugger.cluster.clone();
-        let (mut nodes, mut subnets, mut cidrs) =
-            (cluster.nodes.subscribe(), cluster.subnets.subscribe(), cluster.service_cidrs.subscribe());
-        let mut pods = cluster.pods.subscribe();
+        let mut objects = Watched::of(&cluster);
         let mut last: Option<Inputs> = None;
         let mut failing = false;
         let mut verified = Instant::now();
         let mut told = BTreeSet::new();
         loop {
-            nodes.mark_unchanged();
-            subnets.mark_unchanged();
-            cidrs.mark_unchanged();
-            pods.mark_unchanged();
+            objects.mark_unchanged();
             let ready = cluster.nodes.get().synced
                 && cluster.subnets.get().synced
                 && cluster.service_cidrs.get().synced;
@@ -109,8 +131,7 @@ impl HostLoop {
                 verified = Instant::now();
             }
             let pause = if failing { RETRY } else { VERIFY.saturating_sub(verified.elapsed()).max(RETRY) };
-            let watched = (&mut nodes, &mut subnets, &mut cidrs, &mut pods);
-            if !self.wait(watched, pause, verified, &mut last, &cancel).await {
+            if !self.wait(&mut objects, pause, verified, &mut last, &cancel).await {
                 return;
             }
         }
@@ -118,14 +139,9 @@ impl HostLoop {
 
     /// Waits for something to look at; forgets the last inputs when the host
     /// itself changed. `false` when it is over.
-    async fn wait<A, B, C, D>(
+    async fn wait(
         &mut self,
-        (nodes, subnets, cidrs, pods): (
-            &mut watch::Receiver<A>,
-            &mut watch::Receiver<B>,
-            &mut watch::Receiver<C>,
-            &mut watch::Receiver<D>,
-        ),
+        objects: &mut Watched,
         pause: Duration,
         passed: Instant,
         last: &mut Option<Inputs>,
@@ -154,12 +170,13 @@ impl HostLoop {
                 () = &mut sleep => return true,
                 // Every ADD changes the database; only new tunnels matter here.
                 changed = views.wait_for(is_news) => { if changed.is_err() { return false } break }
-                changed = nodes.changed() => { if changed.is_err() { return false } break }
-                changed = subnets.changed() => { if changed.is_err() { return false } break }
-                changed = cidrs.changed() => { if changed.is_err() { return false } break }
-                () = labels_changed(&mut self.labels) => break,
+                changed = objects.nodes.changed() => { if changed.is_err() { return false } break }
+                changed = objects.subnets.changed() => { if changed.is_err() { return false } break }
+                changed = objects.cidrs.changed() => { if changed.is_err() { return false } break }
+                // Its labels: the same inputs lead to no pass.
+                changed = objects.own.changed() => { if changed.is_err() { return false } break }
                 // Pods come and go all the time; only policy routing speaks of single ones.
-                changed = pods.changed(), if by_pod => { if changed.is_err() { return false } break }
+                changed = objects.pods.changed(), if by_pod => { if changed.is_err() { return false } break }
                 change = self.changes.recv() => {
                     let link = last.as_ref().and_then(|inputs| inputs.join.as_ref()).map(|join| join.link);
                     let concerns = match &change {
@@ -232,13 +249,11 @@ impl HostLoop {
         }
     }
 
-    /// This node's labels, `None` until they are known.
-    fn labels(&mut self, needed: bool) -> Option<BTreeMap<String, String>> {
-        let Some(client) = self.client.as_ref().filter(|_| needed) else {
-            self.labels = None;
-            return Some(BTreeMap::new());
-        };
-        self.labels.get_or_insert_with(|| OwnLabels::watch(client, &self.plugger.node)).get()
+    /// This node's labels, `None` until they are known; none if nothing follows from them.
+    fn labels(&self, needed: bool) -> Option<BTreeMap<String, String>> {
+        let own = self.plugger.cluster.own_node.get();
+        let labels = || own.objects.get(self.plugger.node.as_str()).map(|node| node.labels.clone());
+        if needed { own.synced.then(|| labels().unwrap_or_default()) } else { Some(BTreeMap::new()) }
     }
 
     /// `ovn0`, once it is up with the node's addresses.
@@ -334,13 +349,6 @@ impl HostLoop {
             }
         }
         self.applied.send_replace(true);
-    }
-}
-
-async fn labels_changed(labels: &mut Option<OwnLabels>) {
-    match labels {
-        Some(labels) => labels.changed().await,
-        None => std::future::pending().await,
     }
 }
 

@@ -187,10 +187,8 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         reports: changes.clone(),
         applied: applied_sender,
         feed: feed.clone(),
-        client: Some(kube),
         status: readiness.node.clone(),
         counters,
-        labels: None,
     };
     tasks.spawn(host_loop.run(cancel.clone()));
     tasks.spawn(portloop::keep_ports(plugger.clone(), flags.clone(), changes.subscribe(), cancel.clone()));

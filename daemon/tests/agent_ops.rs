@@ -46,7 +46,7 @@ async fn k_057_k_006_what_is_missing_is_named_and_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn k_063_k_064_four_kinds_are_watched_and_only_this_nodes_pods() {
+async fn k_063_k_064_kinds_are_watched_and_only_this_nodes_pods() {
     let machine = Machine::boot().await;
     let _agent = machine.start_agent();
     machine.wait_ready().await;
@@ -56,9 +56,13 @@ async fn k_063_k_064_four_kinds_are_watched_and_only_this_nodes_pods() {
         assert!(query.contains("spec.nodeName") && query.contains("n1"), "{query}");
         assert!(query.contains("hostNetwork"), "{query}");
     }
-    for kind in ["nodes", "subnets", "servicecidrs"] {
+    for kind in ["nodes", "subnets", "servicecidrs", "provider-networks", "vlans"] {
         assert!(machine.api.queries(kind).iter().any(|query| query.contains("watch=")), "{kind}");
     }
+    // All labels, which change all the time, are followed of this node alone, and by one watch.
+    let own: Vec<String> =
+        machine.api.queries("nodes").into_iter().filter(|query| query.contains("metadata.name")).collect();
+    assert_eq!(own.iter().filter(|query| query.contains("watch=")).count(), 1, "{own:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

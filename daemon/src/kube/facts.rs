@@ -194,11 +194,6 @@ pub(super) fn map(value: &Value, pointer: &str, keep: impl Fn(&str) -> bool) -> 
         .collect()
 }
 
-/// All labels of an object.
-pub(super) fn labels_of(value: &Value) -> BTreeMap<String, String> {
-    map(value, "/metadata/labels", |_| true)
-}
-
 fn condition<'a>(value: &'a Value, kind: &str) -> Option<&'a Value> {
     list(value, "/status/conditions").iter().find(|condition| text(condition, "/type") == kind)
 }

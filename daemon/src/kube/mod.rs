@@ -8,7 +8,6 @@
 mod client;
 mod events;
 mod facts;
-mod labels;
 mod patch;
 mod reflect;
 mod underlay;
@@ -19,7 +18,6 @@ pub use events::{EventSink, EventType, ObjectRef, Recorder};
 pub use facts::{
     NatPolicyRule, NodeFacts, PodFacts, PodKey, ServiceCidrFacts, SubnetFacts, UnavailableCondition,
 };
-pub use labels::{LabelFacts, OwnLabels};
 pub use patch::{KubeError, annotate_node, annotate_pod, label_node, set_network_unavailable};
 pub use reflect::{Cluster, Fact, Loaded, Reflection, WatchScope, WatchStatus, spawn_watches};
 pub use underlay::{ExternalGatewayFacts, OwnNodeFacts, ProviderNetworkFacts, VlanFacts};
