@@ -1,5 +1,5 @@
 //! What somebody deletes or changes by hand comes back within seconds, without waiting for the minute's verification: one
-//! test for each kind of object, on the whole agent with the real OVS. (The CNI socket and the conflist: `keep.rs`.)
+//! test for each kind of object, on the whole agent with the real OVS. Here: what the host and its files have; `heal_switch.rs` has the switch's rows and devices.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -7,68 +7,11 @@ mod support;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cni::api::CniRequest;
-use daemon::kube::PodFacts;
-use daemon::netlink::{MAIN_TABLE, Netlink};
-use daemon::ovs::{Interface, View};
-use daemon::sys::{Namespace, write_sysctl};
-use ovsdb::{Operation, Value};
-use serde_json::json;
+use daemon::netlink::MAIN_TABLE;
+use daemon::sys::write_sysctl;
 use support::agent::Machine;
-use support::{Process, addresses, answers, new_namespace, request, routed_pod};
-
-/// Far below the minute after which everything is looked at anyway.
-const LIMIT: Duration = Duration::from_secs(25);
-
-/// Polls: the agent is another process.
-async fn heals(machine: &Machine, what: &str, healed: impl AsyncFn() -> bool) {
-    let begin = Instant::now();
-    while !healed().await {
-        assert!(begin.elapsed() < LIMIT, "not healed: {what}\n{}", machine.log());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    println!("{what}: back after {:?}", begin.elapsed());
-}
-
-/// A program's output in a namespace; it must succeed.
-fn run(namespace: &Namespace, line: &str) -> String {
-    let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-    let output = namespace.run(move || Command::new(&words[0]).args(&words[1..]).output().unwrap()).unwrap();
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// A ready node; `before` runs ahead of the agent.
-async fn node_after(before: impl FnOnce(&Machine)) -> (Machine, Process) {
-    let machine = Machine::boot().await;
-    before(&machine);
-    let agent = machine.start_agent();
-    machine.wait_ready().await;
-    (machine, agent)
-}
-
-async fn node() -> (Machine, Process) {
-    node_after(|_| ()).await
-}
-
-/// A pod on it.
-async fn plugged(machine: &Machine, pairs: &[(&str, &str)]) -> (PodFacts, Namespace, CniRequest, String) {
-    let (mut pod, namespace) = (routed_pod(1), new_namespace());
-    for (key, value) in pairs {
-        pod.annotations.insert(crds::keys::pod_key("ovn", key), (*value).to_owned());
-    }
-    machine.route_pod(&pod);
-    let request = request(&pod, &namespace, 1);
-    machine.add(&request).await;
-    let row = |view: &View| {
-        let id = request.container_id.as_str();
-        view.interfaces()
-            .find(|row| row.external_id("container_id") == Some(id))
-            .map(|row| row.name().to_owned())
-    };
-    let port = row(&machine.ovs.view()).unwrap();
-    (pod, namespace, request, port)
-}
+use support::heal::{heals, node, node_after, plugged, run};
+use support::{Process, addresses, answers};
 
 async fn rules_heal(machine: &Machine, kind: &str) {
     let saved = || {
@@ -85,8 +28,13 @@ async fn rules_heal(machine: &Machine, kind: &str) {
     assert!(before.iter().any(|line| line.contains("-j OVN-POSTROUTING")), "{before:?}");
     let tool = format!("iptables-{kind} -w 30");
     let jump = before.iter().find(|line| line.contains("-j OVN-INPUT")).unwrap().replace("-A ", "-D ");
+    let first = run(&machine.namespace, &format!("{tool} -t filter -S OVN-OUTPUT 1"));
+    assert!(first.contains("--dport 6081"), "{first}");
+    let exchanged = first.trim().trim_start_matches("-A OVN-OUTPUT ").replace("--dport 6081", "--dport 6082");
     for (what, line) in [
         ("a rule", format!("{tool} -t nat -D OVN-POSTROUTING 1")),
+        // As many rules and bytes as before.
+        ("an exchanged rule", format!("{tool} -t filter -R OVN-OUTPUT 1 {exchanged}")),
         ("all rules of a chain", format!("{tool} -t filter -F OVN-FORWARD")),
         ("a jump", format!("{tool} -t filter {}", jump.replace('"', "'"))),
         // As a tool does that takes the whole table for its own.
@@ -190,194 +138,6 @@ async fn k_061_addresses_and_the_link_of_ovn0_heal() {
     heals(&machine, "everything on it", async || {
         addresses(&machine.namespace, "ovn0").await == nets
             && answers(&machine.namespace, "ovn0", "100.64.0.1").await
-    })
-    .await;
-}
-
-fn remove_port(view: &View, name: &str) -> Vec<Operation> {
-    daemon::ovs::plan::remove_port(view, name)
-}
-
-fn update_ids(row: &Interface, pairs: &[(&str, &str)]) -> Vec<Operation> {
-    let ids = Value::string_map(pairs.iter().copied());
-    vec![Operation::update("Interface").by_uuid(row.uuid()).column("external_ids", ids).build()]
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn k_158_a_pods_port_heals() {
-    let (machine, _agent) = node().await;
-    let (_pod, namespace, request, port) = plugged(&machine, &[]).await;
-    let row = || machine.ovs.view().interface(&port);
-    let ids = |row: &Interface| -> Vec<(String, String)> {
-        row.external_ids().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
-    };
-    let (before, uuid) = (ids(&row().unwrap()), row().unwrap().uuid());
-    machine.ovs.commit(remove_port(&machine.ovs.view(), &port)).await.unwrap();
-    heals(&machine, "a pod's port", async || {
-        row().is_some_and(|row| row.uuid() != uuid && ids(&row) == before)
-    })
-    .await;
-    assert!(answers(&namespace, "eth0", "10.16.0.1").await);
-
-    machine
-        .ovs
-        .commit(update_ids(&row().unwrap(), &[("iface-id", "other"), ("vendor", "kube-ovn")]))
-        .await
-        .unwrap();
-    heals(&machine, "a port's marks", async || row().is_some_and(|row| ids(&row) == before)).await;
-    // What we take away ourselves stays away.
-    machine.del(&request).await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    assert!(row().is_none());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn k_058_the_nodes_port_heals() {
-    let (machine, _agent) = node().await;
-    machine.ovs.commit(remove_port(&machine.ovs.view(), "ovn0")).await.unwrap();
-    let nets = ["100.64.0.2/16", "fd00:100::2/112"];
-    heals(&machine, "ovn0", async || {
-        let row = machine.ovs.view().interface("ovn0");
-        row.is_some_and(|row| row.external_id("iface-id") == Some("node-n1"))
-            && addresses(&machine.namespace, "ovn0").await == nets
-            && answers(&machine.namespace, "ovn0", "100.64.0.1").await
-    })
-    .await;
-    let row = machine.ovs.view().interface("ovn0").unwrap();
-    machine.ovs.commit(update_ids(&row, &[("iface-id", "other")])).await.unwrap();
-    heals(&machine, "its marks", async || {
-        machine.ovs.view().interface("ovn0").unwrap().external_id("iface-id") == Some("node-n1")
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn k_070_a_pods_veth_heals() {
-    let (machine, _agent) = node().await;
-    let (_pod, namespace, _, port) = plugged(&machine, &[]).await;
-    let nets = addresses(&namespace, "eth0").await;
-    machine.host.netlink.delete_link(&port).await.unwrap();
-    heals(&machine, "a pod's veth pair", async || {
-        addresses(&namespace, "eth0").await == nets && answers(&namespace, "eth0", "10.16.0.1").await
-    })
-    .await;
-    let broken = machine.ovs.view().interfaces().filter(|row| row.ofport() == Some(-1)).count();
-    assert_eq!(broken, 0);
-    heals(&machine, "and it is told", async || machine.api.reasons().contains(&"PodNetworkRestored".into()))
-        .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn k_160_disciplines_heal_on_both_ends() {
-    let (machine, _agent) = node().await;
-    let (_pod, namespace, _, port) =
-        plugged(&machine, &[("ingress_rate", "20"), ("egress_rate", "10")]).await;
-    let inside = Netlink::in_namespace(&namespace).await.unwrap();
-    let (host, eth0) = (&machine.host.netlink, inside.require_link("eth0").await.unwrap().index);
-    let end = host.require_link(&port).await.unwrap().index;
-    let shaped = async || inside.qdiscs(eth0).await.unwrap().iter().any(|qdisc| qdisc.tbf.is_some());
-    let ceiling = async || host.htb_ceiling(end, 1).await.unwrap();
-    heals(&machine, "the limits", async || shaped().await && ceiling().await.is_some()).await;
-    run(&namespace, "tc qdisc del dev eth0 root");
-    assert!(!shaped().await);
-    heals(&machine, "the pod's shaper", shaped).await;
-    let before = ceiling().await;
-    run(&machine.namespace, &format!("tc qdisc del dev {port} root"));
-    heals(&machine, "the host's shaper", async || ceiling().await == before).await;
-    run(
-        &machine.namespace,
-        &format!("tc class change dev {port} parent 1:fffe classid 1:1 htb rate 1mbit ceil 1mbit"),
-    );
-    heals(&machine, "its rate", async || ceiling().await == before).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn k_162_rows_of_limits_heal() {
-    let (machine, _agent) = node().await;
-    let (_pod, _namespace, _, port) =
-        plugged(&machine, &[("ingress_rate", "20"), ("egress_rate", "10")]).await;
-    let state = || {
-        let view = machine.ovs.view();
-        let policed = view.interface(&port)?.column("ingress_policing_rate").and_then(Value::as_i64)?;
-        let qos = view.port(&port)?.get("qos")?.set_uuids().next()?;
-        let rate = view.qos(&qos)?.map_get("other_config", "max-rate")?.to_owned();
-        let queue = *view.queues_of(&qos).first()?;
-        let ceiling = view.queue(&queue)?.map_get("other_config", "max-rate")?.to_owned();
-        Some((policed, view.qos(&qos)?.str("type")?.to_owned(), rate, ceiling, view.all_qos().count()))
-    };
-    let right = (10_000, "linux-htb".to_owned(), "20000000".to_owned(), "20000000".to_owned(), 1);
-    heals(&machine, "the rows", async || state().as_ref() == Some(&right)).await;
-    let view = machine.ovs.view();
-    let (row, of_port) = (view.interface(&port).unwrap(), view.port(&port).unwrap().uuid);
-    let qos = view.port(&port).unwrap().get("qos").unwrap().set_uuids().next().unwrap();
-    let queue = *view.queues_of(&qos).first().unwrap();
-    let nothing = || Value::uuids(Vec::<ovsdb::Uuid>::new());
-    for (what, operation) in [
-        (
-            "the policing",
-            Operation::update("Interface").by_uuid(row.uuid()).column("ingress_policing_rate", 7).build(),
-        ),
-        (
-            "the queue",
-            Operation::update("Queue")
-                .by_uuid(queue)
-                .column("other_config", Value::string_map([("max-rate", "5")]))
-                .build(),
-        ),
-        (
-            "the discipline",
-            Operation::update("QoS")
-                .by_uuid(qos)
-                .column("other_config", Value::string_map([("max-rate", "5")]))
-                .build(),
-        ),
-        ("the port's", Operation::update("Port").by_uuid(of_port).column("qos", nothing()).build()),
-    ] {
-        machine.ovs.commit(vec![operation]).await.unwrap();
-        heals(&machine, what, async || state().as_ref() == Some(&right)).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn k_171_mirror_rows_heal() {
-    let (machine, _agent) = node().await;
-    plugged(&machine, &[("mirror", "true")]).await;
-    let members = || {
-        let view = machine.ovs.view();
-        let uuid = view.bridge("br-int")?.get("mirrors")?.set_uuids().next()?;
-        Some((uuid, view.mirror(&uuid)?.get("select_dst_port")?.set_uuids().count()))
-    };
-    heals(&machine, "the mirror", async || members().is_some_and(|(_, count)| count == 1)).await;
-    let (mirror, _) = members().unwrap();
-    let nothing = Value::uuids(Vec::<ovsdb::Uuid>::new());
-    let empty =
-        Operation::update("Mirror").by_uuid(mirror).column("select_dst_port", nothing.clone()).build();
-    machine.ovs.commit(vec![empty]).await.unwrap();
-    heals(&machine, "a member", async || members().is_some_and(|(_, count)| count == 1)).await;
-    let bridge = machine.ovs.view().bridge("br-int").unwrap().uuid;
-    let none = Operation::update("Bridge").by_uuid(bridge).column("mirrors", nothing).build();
-    machine.ovs.commit(vec![none]).await.unwrap();
-    heals(&machine, "the mirror itself", async || members().is_some_and(|(_, count)| count == 1)).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn k_052_the_nodes_identity_heals() {
-    let (machine, _agent) = node().await;
-    machine
-        .api
-        .wait_node("chassis", |node| node["metadata"]["annotations"][crds::keys::CHASSIS] == "chassis-1")
-        .await;
-    let mut node = machine.api.get("nodes", "", "n1").unwrap();
-    node["metadata"]["annotations"][crds::keys::CHASSIS] = json!("another");
-    machine.api.put("nodes", node);
-    let annotation = || {
-        machine.api.get("nodes", "", "n1").unwrap()["metadata"]["annotations"][crds::keys::CHASSIS].clone()
-    };
-    heals(&machine, "the chassis annotation", async || annotation() == "chassis-1").await;
-    let ids = [("ovn-encap-ip".to_owned(), "192.0.2.1".to_owned())].into();
-    machine.ovs.apply(|view| daemon::ovs::plan::set_root_external_ids(view, &ids)).await.unwrap();
-    heals(&machine, "the encapsulation address", async || {
-        machine.ovs.view().root_external_id("ovn-encap-ip") == Some("10.9.0.11")
     })
     .await;
 }

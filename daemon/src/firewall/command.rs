@@ -61,6 +61,12 @@ impl Tools {
     /// # Errors
     /// See [`Error`]. A program that hangs is killed.
     pub async fn run(&self, program: &str, arguments: &[&str], input: Option<&str>) -> Result<String> {
+        let result = self.run_uncounted(program, arguments, input).await;
+        super::counts::ran(program, input, &result);
+        result
+    }
+
+    async fn run_uncounted(&self, program: &str, arguments: &[&str], input: Option<&str>) -> Result<String> {
         let words: Vec<&str> = self
             .prefix
             .iter()

@@ -130,6 +130,13 @@ pub struct SavedSets {
     pub others: BTreeSet<String>,
 }
 
+impl SavedSets {
+    /// For the metrics.
+    pub fn count(&self) {
+        super::counts::read(self);
+    }
+}
+
 /// Whether a name is one of ours, a temporary one included: `ovn40…`, `ovn60…`, `ovn4t…`, `ovn6t…`.
 pub(super) fn is_ours(name: &str) -> bool {
     ["ovn40", "ovn60"].iter().any(|prefix| name.starts_with(prefix)) || is_temporary(name)

@@ -7,6 +7,7 @@
 
 mod backend;
 mod command;
+mod counts;
 mod diff;
 mod ipset;
 #[cfg(test)]
@@ -16,6 +17,7 @@ mod ruleset;
 
 pub use backend::{Backend, legacy_tables_in_use};
 pub use command::{Error, Result, Tools};
+pub use counts::{IpsetCounts, ipset_counts};
 pub use diff::{Learned, TableChange, diff, render};
 pub use ipset::{
     SavedSet, SavedSets, SetChange, SetConflict, SetKind, SetPlan, SetSpec, parse_save, plan_sets,

@@ -1,5 +1,5 @@
-//! A cheap look at the parts of the packet filter whose changes nobody reports: the content of our sets, and how much
-//! there is in the tables of `iptables-legacy`. No process, no write.
+//! A cheap look at the parts of the packet filter whose changes nobody reports: the content of our sets, and of the
+//! tables of `iptables-legacy`. No process, no write.
 //!
 //! In: sockets of one namespace. Out: [`Fingerprint`]s, which are equal as long as nothing was changed. The order of a
 //! set's elements and the references to it are no part of it.
@@ -35,6 +35,10 @@ const NETWORK_ORDER: u16 = 0x4000;
 const CHUNK: usize = 1 << 16;
 /// What of the filter is ours.
 const TABLES: [&str; 3] = ["filter", "mangle", "nat"];
+
+/// Of longer tables (in bytes; about 5,000 rules) only the length is looked at: reading them every other second would cost
+/// more than it is worth.
+const MOST_RULES: u32 = 1 << 20;
 
 /// Hash of each set's type and elements, by name.
 pub type Fingerprint = BTreeMap<String, u64>;
@@ -104,18 +108,26 @@ impl Probe {
         Ok(fingerprint)
     }
 
-    /// What the kernel says of the legacy tables that are in use: a rule that is added or taken away shows.
+    /// What there is in the legacy tables that are in use: a rule that is added, taken away or exchanged shows.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn tables(&mut self) -> io::Result<Vec<Vec<u8>>> {
+    pub fn tables(&mut self) -> io::Result<Vec<u64>> {
         let mut found = Vec::new();
         for (names, socket) in &mut self.tables {
             names.rewind()?;
             let mut text = String::new();
             names.read_to_string(&mut text)?;
             for table in TABLES.iter().filter(|table| text.lines().any(|line| line.trim() == **table)) {
-                found.push(socket.info(table)?);
+                let mut hasher = DefaultHasher::new();
+                socket.info(table)?.hash(&mut hasher);
+                match socket.rules(table, MOST_RULES) {
+                    Ok(rules) => rules.hash(&mut hasher),
+                    // Somebody changes it right now: the next look sees what it has become.
+                    Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+                    Err(error) => return Err(error),
+                }
+                found.push(hasher.finish());
             }
         }
         Ok(found)

@@ -262,6 +262,7 @@ impl Gateway {
 
     async fn read_sets(&self) -> Result<(crate::firewall::SavedSets, BTreeSet<String>)> {
         let sets = parse_save(&self.tools.run("ipset", &["save"], None).await?);
+        sets.count();
         let proxy = sets.others.iter().filter(|name| name.starts_with("KUBE-")).cloned().collect();
         Ok((sets, proxy))
     }

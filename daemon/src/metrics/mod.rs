@@ -1,6 +1,7 @@
 //! Metrics of the agent, with Kube-OVN's names where it has them (node
 //! contract §4.13).
 
+mod ipsets;
 mod logs;
 mod system;
 
@@ -113,6 +114,7 @@ impl Metrics {
         );
         registry.register_collector(Box::new(system::System::new(Path::new("/proc"), node)));
         registry.register_collector(Box::new(logs::Lines));
+        registry.register_collector(Box::new(ipsets::Ipsets));
         let ovs_latency = Family::<OvsLabels, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(1.0, 2.0, 10))
         });
@@ -282,6 +284,11 @@ mod tests {
             "cni_wait_address_seconds_total{node_name=\"n1\"}",
             "cni_wait_route_seconds_total{node_name=\"n1\"}",
             "cni_wait_connectivity_seconds_total{node_name=\"n1\"}",
+            "\nfelix_ipset_calls ",
+            "\nfelix_ipset_errors ",
+            "\nfelix_ipset_lines_executed ",
+            "\nfelix_ipsets_total ",
+            "\nfelix_ipsets_calico{ip_version=\"inet6\"} ",
         ] {
             assert!(text.contains(name), "{name} is not in\n{text}");
         }
