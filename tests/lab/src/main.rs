@@ -167,14 +167,14 @@ enum NodeAction {
     /// Drop all packets from and to a node, silently
     Cut {
         node: String,
-        /// Only eth0 (management) or eth1 (underlay)
+        /// Only eth0 (management), eth1 (tunnels) or eth2 (physical)
         #[arg(long)]
         net: Option<u8>,
     },
     /// End a cut
     Heal {
         node: String,
-        /// Only eth0 (management) or eth1 (underlay)
+        /// Only eth0 (management), eth1 (tunnels) or eth2 (physical)
         #[arg(long)]
         net: Option<u8>,
     },
@@ -298,7 +298,7 @@ fn nets(number: Option<u8>) -> Result<Vec<Net>> {
         None => Net::ALL.to_vec(),
         Some(number) => match Net::ALL.into_iter().find(|net| net.number() == number) {
             Some(net) => vec![net],
-            None => bail!("a node has eth0 and eth1, no eth{number}"),
+            None => bail!("a node has eth0, eth1 and eth2, no eth{number}"),
         },
     })
 }

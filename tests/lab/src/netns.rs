@@ -1,6 +1,6 @@
 //! A lab's networks: namespaces, bridges, veth pairs, built with `ip`.
 //!
-//! In: the plan. Out: links and addresses. Both bridges of a lab live in a
+//! In: the plan. Out: links and addresses. The bridges of a lab live in a
 //! namespace of their own (`net`), so the machine's namespace gets exactly one
 //! link: its way to the API server.
 //!
@@ -9,6 +9,8 @@
 //!                             ├── out  eth0            ├── node eth1
 //!                             └── node eth0            └── node ...
 //! ```
+//!
+//! `br2` with everybody's eth2 is like `br1`.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -82,7 +84,7 @@ pub fn build(plan: &Plan) -> Result<()> {
     attach(plan, "out", "out", HOST_OUTSIDE, &Net::ALL)
 }
 
-/// Makes a node's namespace with eth0 and eth1.
+/// Makes a node's namespace with its NICs.
 pub fn add_node(plan: &Plan, node: &str, number: u8) -> Result<()> {
     run("ip", ["netns", "add", &plan.netns(node)])?;
     attach(plan, node, &format!("n{number}"), crate::plan::HOST_NODES + number, &Net::ALL)
@@ -120,14 +122,14 @@ fn attach(plan: &Plan, what: &str, member: &str, host: u8, nets: &[Net]) -> Resu
         inner.push(format!("link set {nic} up"));
     }
     batch(Some(&switches), &outer)?;
-    if nets.contains(&Net::Underlay) {
+    for &net in nets.iter().filter(|net| **net != Net::Management) {
         // A real NIC sends finished checksums; a veth would hand the promise of
         // one to a userspace switch, which can't keep it.
         let ethtool = |netns: &str, nic: &str| {
             capture(&mut command("ip", ["netns", "exec", netns, "ethtool", "-K", nic, "tx", "off"]))
         };
-        ethtool(&netns, "eth1")?;
-        ethtool(&switches, &port(member, Net::Underlay))?;
+        ethtool(&netns, &format!("eth{}", net.number()))?;
+        ethtool(&switches, &port(member, net))?;
     }
     batch(Some(&netns), &inner)?;
     if what != "out" {

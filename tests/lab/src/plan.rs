@@ -10,6 +10,7 @@
 //! |---|---|---|---|
 //! | management (eth0) | 198.18.I.0/24 | fd00:198:18:I::/64 | the machine .1, control plane .2, outside host .3, node N .10+N |
 //! | underlay (eth1) | 198.19.I.0/24 | fd00:198:19:I::/64 | outside host .3, node N .10+N |
+//! | physical (eth2) | 198.19.(100+I).0/24 | fd00:198:20:I::/64 | outside host .3, node N .10+N |
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -107,21 +108,23 @@ pub const HOST_NODES: u8 = 10;
 /// The largest node number that the addresses leave room for.
 pub const MAX_NODE: u8 = 240;
 
-/// One of a lab's two networks.
+/// One of a lab's networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Net {
     /// eth0 of a node: kubelet and API.
     Management,
-    /// eth1 of a node: tunnels and underlay.
+    /// eth1 of a node: tunnels.
     Underlay,
+    /// eth2 of a node: what provider networks stand on; a cluster uses it only when it is told to.
+    Physical,
 }
 
 impl Net {
-    /// Both, eth0 first.
-    pub const ALL: [Net; 2] = [Net::Management, Net::Underlay];
+    /// All, eth0 first.
+    pub const ALL: [Net; 3] = [Net::Management, Net::Underlay, Net::Physical];
 
-    /// 0 or 1: the number in `eth0`/`eth1` and in names of bridges and ports.
+    /// 0 to 2: the number in `eth0`, `eth1`, `eth2` and in names of bridges and ports.
     pub fn number(self) -> u8 {
         self as u8
     }
@@ -166,7 +169,12 @@ impl Plan {
 
     /// An IPv4 address on one of the lab's networks, cluster family or not.
     pub fn v4(&self, net: Net, host: u8) -> Ipv4Addr {
-        Ipv4Addr::new(198, 18 + net.number(), self.index, host)
+        match net {
+            Net::Management => Ipv4Addr::new(198, 18, self.index, host),
+            Net::Underlay => Ipv4Addr::new(198, 19, self.index, host),
+            // 198.18.0.0/15 has no third /16; indexes end below 100.
+            Net::Physical => Ipv4Addr::new(198, 19, 100 + self.index, host),
+        }
     }
 
     /// An IPv6 address on one of the lab's networks, cluster family or not.
@@ -177,7 +185,11 @@ impl Plan {
             let number = u16::from(number);
             ((number / 100) << 8) | ((number / 10 % 10) << 4) | (number % 10)
         };
-        let net = 0x18 + u16::from(net.number());
+        let net = match net {
+            Net::Management => 0x18,
+            Net::Underlay => 0x19,
+            Net::Physical => 0x20,
+        };
         Ipv6Addr::new(0xfd00, 0x198, net, digits(self.index), 0, 0, 0, digits(host))
     }
 
@@ -228,6 +240,7 @@ mod tests {
         let plan = Plan { name: "x".into(), index: 12, family: Family::Dual };
         assert_eq!(plan.prefixes(Net::Management, 2), ["198.18.12.2/24", "fd00:198:18:12::2/64"]);
         assert_eq!(plan.prefixes(Net::Underlay, 110), ["198.19.12.110/24", "fd00:198:19:12::110/64"]);
+        assert_eq!(plan.prefixes(Net::Physical, 11), ["198.19.112.11/24", "fd00:198:20:12::11/64"]);
         assert_eq!(plan.api_url(), "https://198.18.12.2:6443");
         assert!(Plan { index: Plan::MAX_INDEX, ..plan.clone() }.machine_link().len() <= 15);
         let six = Plan { family: Family::Ipv6, ..plan };
