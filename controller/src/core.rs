@@ -144,6 +144,7 @@ impl Core {
             Input::Elected { epoch } => self.commit.elected(epoch),
             Input::Deposed => self.commit.deposed(),
             Input::KubeReply { id, result } => self.publish.reply(now_ms, id, result),
+            Input::Silent(nodes) => self.world.set_silent(nodes),
             Input::Tick => {}
         }
     }

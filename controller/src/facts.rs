@@ -215,6 +215,8 @@ pub enum Kind {
     Ip,
     IpPool,
     Vip,
+    /// ProviderNetwork.
+    ProviderNetwork,
     StatefulSet,
     Deployment,
     Nad,
@@ -259,6 +261,7 @@ impl fmt::Display for ObjectRef {
             Kind::Ip => "IP",
             Kind::IpPool => "IPPool",
             Kind::Vip => "Vip",
+            Kind::ProviderNetwork => "ProviderNetwork",
             Kind::StatefulSet => "StatefulSet",
             Kind::Deployment => "Deployment",
             Kind::Nad => "NetworkAttachmentDefinition",
@@ -283,6 +286,19 @@ pub enum Gate {
     Now,
     /// Only after every row and membership of the same unit is in the replica.
     Committed,
+}
+
+/// The condition of a node in an object's status.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeCondition {
+    /// The node.
+    pub node: Arc<str>,
+    /// `True` or `False`.
+    pub status: bool,
+    /// CamelCase reason.
+    pub reason: Arc<str>,
+    /// Human-readable message that names the remedy.
+    pub message: Arc<str>,
 }
 
 /// Fields of a Kubernetes object that must hold. Only these fields are ever
@@ -335,6 +351,9 @@ pub enum Fields {
         /// Human-readable message that names the remedy.
         message: Arc<str>,
     },
+    /// The conditions `Ready` of nodes in `status.conditions`: these and no others. Times are as those of
+    /// [`Fields::Condition`].
+    NodeConditions(Vec<NodeCondition>),
     /// The object exists and has at least this content (metadata and spec);
     /// created when missing, fields that differ are patched, deleted when no
     /// unit states it any more and it carries our finalizer.

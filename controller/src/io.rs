@@ -112,6 +112,8 @@ pub enum Input {
         /// Outcome.
         result: Result<(), KubeError>,
     },
+    /// The gateway nodes that give no answer now, all of them ([`crate::gateways`]).
+    Silent(crate::gateways::Silent),
     /// Time passed (the deadline asked for by [`Output::WakeAt`]).
     Tick,
 }

@@ -14,6 +14,7 @@ pub mod engine;
 pub mod events;
 pub mod facts;
 pub mod flags;
+pub mod gateways;
 #[cfg(test)]
 mod golden;
 pub mod health;

@@ -195,6 +195,8 @@ impl From<IpSpec> for crds::IpSpec {
 pub type IpPool = Custom<crds::IpPoolSpec, crds::IpPoolStatus>;
 /// Vip.
 pub type Vip = Custom<crds::VipSpec, crds::VipStatus>;
+/// ProviderNetwork.
+pub type ProviderNetwork = Custom<crds::ProviderNetworkSpec, crds::ProviderNetworkStatus>;
 
 /// A StatefulSet or Deployment: how many pods it may have, and what its template
 /// asks for.
@@ -285,6 +287,7 @@ pub enum Object {
     Ip(Arc<Ip>),
     IpPool(Arc<IpPool>),
     Vip(Arc<Vip>),
+    ProviderNetwork(Arc<ProviderNetwork>),
     /// [`Kind::StatefulSet`] or [`Kind::Deployment`].
     Workload(Kind, Arc<Workload>),
     Nad(Arc<Nad>),
@@ -306,6 +309,7 @@ impl Object {
             Self::Ip(o) => &o.meta,
             Self::IpPool(o) => &o.meta,
             Self::Vip(o) => &o.meta,
+            Self::ProviderNetwork(o) => &o.meta,
             Self::Workload(_, o) => &o.meta,
             Self::Nad(o) => &o.meta,
             Self::Machine(_, o) => &o.meta,
@@ -347,6 +351,7 @@ impl Object {
             Self::Ip(_) => Kind::Ip,
             Self::IpPool(_) => Kind::IpPool,
             Self::Vip(_) => Kind::Vip,
+            Self::ProviderNetwork(_) => Kind::ProviderNetwork,
             Self::Workload(kind, _) => *kind,
             Self::Nad(_) => Kind::Nad,
             Self::Machine(kind, _) => *kind,

@@ -40,6 +40,8 @@ pub enum UnitKey {
     IpPool(Arc<str>),
     /// A Vip by name: its port, status and finalizer.
     Vip(Arc<str>),
+    /// A ProviderNetwork by name: its status.
+    ProviderNetwork(Arc<str>),
     /// A port that no pod has now and whose address is kept, by name: its row and
     /// IP object.
     Kept(Arc<str>),
@@ -60,6 +62,7 @@ impl UnitKey {
             Kind::Ip => Self::Ip(name),
             Kind::IpPool => Self::IpPool(name),
             Kind::Vip => Self::Vip(name),
+            Kind::ProviderNetwork => Self::ProviderNetwork(name),
             Kind::StatefulSet
             | Kind::Deployment
             | Kind::Nad
@@ -142,6 +145,8 @@ pub struct NodeView {
     pub chassis: Option<Arc<str>>,
     /// Condition Ready.
     pub ready: bool,
+    /// As a gateway it gives no answer ([`crate::gateways`]).
+    pub silent: bool,
 }
 
 /// Projection of a subnet: what others need to know of it.
@@ -251,6 +256,26 @@ pub struct VipView {
     pub router_mac: Option<Arc<str>>,
     /// What the spec asks for otherwise than what it has, and the remedy.
     pub changed: Option<Arc<str>>,
+}
+
+/// Projection of a ProviderNetwork.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProviderView {
+    /// UID.
+    pub uid: Arc<str>,
+    /// Its member nodes, by name.
+    pub nodes: Vec<ProviderNode>,
+}
+
+/// A member node of a ProviderNetwork.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProviderNode {
+    /// Name.
+    pub name: Arc<str>,
+    /// Its label says that the network works there.
+    pub ready: bool,
+    /// What its agent says is wrong; empty if nothing was said.
+    pub error: Arc<str>,
 }
 
 /// A port that no pod has now and whose address is kept.
@@ -437,6 +462,8 @@ pub trait View {
     fn namespace_pools(&self, namespace: &str) -> Arc<Vec<Arc<str>>>;
     /// A Vip.
     fn vip(&self, name: &str) -> Option<Arc<VipView>>;
+    /// A ProviderNetwork.
+    fn provider_network(&self, name: &str) -> Option<Arc<ProviderView>>;
     /// What a port without a pod is kept for.
     fn kept(&self, port: &str) -> Option<Arc<KeptView>>;
     /// An object of a kind that is not acted on: its UID and whether its schema

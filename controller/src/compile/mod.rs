@@ -16,6 +16,7 @@
 //! | ip | end of an IP object that outlived its port |
 //! | ippool | address set, status, finalizer of an IPPool |
 //! | vip | port, status, finalizer of a Vip |
+//! | provider | status of a ProviderNetwork |
 //! | kept | row and IP object of a port whose pod is gone and whose address stays |
 //! | other | a word on kinds that this version does not act on |
 
@@ -28,6 +29,7 @@ mod namespace;
 mod node;
 mod other;
 mod pod;
+mod provider;
 pub(crate) mod rows;
 mod subnet;
 #[cfg(test)]
@@ -35,6 +37,7 @@ pub(crate) mod tests;
 pub(crate) mod vip;
 mod vpc;
 
+pub(crate) use subnet::gateway::listed as gateway_nodes;
 pub(crate) use subnet::querier;
 pub(crate) use vpc::{bfd, routes};
 
@@ -53,6 +56,7 @@ pub fn compile(view: &dyn View, key: &UnitKey) -> Facts {
         UnitKey::Ip(name) => ip::compile(view, name),
         UnitKey::IpPool(name) => ippool::compile(view, name),
         UnitKey::Vip(name) => vip::compile(view, name),
+        UnitKey::ProviderNetwork(name) => provider::compile(view, name),
         UnitKey::Kept(port) => kept::compile(view, port),
         UnitKey::Other(plural, namespace, name) => other::compile(view, plural, namespace, name),
     }

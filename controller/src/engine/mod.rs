@@ -385,6 +385,7 @@ fn exists(world: &World, unit: &UnitKey) -> bool {
         UnitKey::Ip(name) => world.orphan_ip(name).is_some(),
         UnitKey::IpPool(name) => world.ippool(name).is_some(),
         UnitKey::Vip(name) => world.vip(name).is_some(),
+        UnitKey::ProviderNetwork(name) => world.provider_network(name).is_some(),
         UnitKey::Kept(port) => world.kept(port).is_some(),
         UnitKey::Other(plural, namespace, name) => world.other(plural, namespace, name).is_some(),
     }

@@ -11,7 +11,7 @@ use crate::facts::RowKey;
 use crate::io::Config;
 use crate::view::{
     Interfaces, IpPoolView, KeptView, LeaseState, MachineView, NodeGate, NodeView, Overlay, PodView,
-    PoolUsage, Selecting, SubnetView, Usage, View, VipView, VpcView,
+    PoolUsage, ProviderView, Selecting, SubnetView, Usage, View, VipView, VpcView,
 };
 use crate::world::{ReadKey, World};
 
@@ -145,6 +145,10 @@ impl View for Recorder<'_> {
     fn namespace_pools(&self, namespace: &str) -> Arc<Vec<Arc<str>>> {
         self.note(ReadKey::NamespacePools(namespace.into()));
         self.world.namespace_pools(namespace)
+    }
+    fn provider_network(&self, name: &str) -> Option<Arc<ProviderView>> {
+        self.note(ReadKey::ProviderNetwork(name.into()));
+        self.world.provider_network(name)
     }
     fn vip(&self, name: &str) -> Option<Arc<VipView>> {
         self.note(ReadKey::Vip(name.into()));

@@ -20,6 +20,7 @@ mod networks;
 mod pains;
 mod pools;
 mod ports;
+mod providers;
 mod requests;
 mod retention;
 mod schema;

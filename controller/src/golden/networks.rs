@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{cluster, condition, lead, pod, restart};
 use crate::compile::tests::fake::Families;
 use crate::facts::{Kind, ObjectRef};
+use crate::io::Input;
 use crate::sim::Bench;
 
 pub(super) fn subnet(name: &str) -> ObjectRef {
@@ -334,6 +335,20 @@ fn a_centralized_gateway_fails_over_in_one_change() {
     bench.settle();
     let mut both = [first.clone(), second.clone()];
     both.sort();
+    assert_eq!(gateway_hops(&bench, matching), both);
+    // One that is ready and gives no answer is left out, and back when it does.
+    let process = bench.processes.len() - 1;
+    let silent = |nodes: &[&str]| {
+        Input::Silent(std::sync::Arc::new(nodes.iter().map(|node| (*node).into()).collect()))
+    };
+    bench.input(process, silent(&["n-2", "gone"]));
+    bench.settle();
+    assert_eq!(gateway_hops(&bench, matching), [&*first]);
+    bench.input(process, silent(&["n-1", "n-2"]));
+    bench.settle();
+    assert_eq!(gateway_hops(&bench, matching), both, "that all are silent is no reason to stop");
+    bench.input(process, silent(&[]));
+    bench.settle();
     assert_eq!(gateway_hops(&bench, matching), both);
     bench.api.remove(&cluster(Kind::Node, "n-2"));
     bench.settle();

@@ -94,6 +94,7 @@ impl Resource {
             Kind::Ip => "ips",
             Kind::IpPool => "ippools",
             Kind::Vip => "vips",
+            Kind::ProviderNetwork => "provider-networks",
             Kind::Other(plural) => plural,
         };
         crds::KINDS.iter().find(|info| info.plural == plural).map(|info| Self::custom(kind, info))
@@ -125,6 +126,7 @@ impl Resource {
                 "ips" => Kind::Ip,
                 "ippools" => Kind::IpPool,
                 "vips" => Kind::Vip,
+                "provider-networks" => Kind::ProviderNetwork,
                 plural => Kind::Other(plural),
             };
             Self::custom(kind, info)

@@ -122,6 +122,11 @@ impl Shared {
         change(&mut self.southbound.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// Looks at the subnets.
+    pub fn with_subnets<T>(&self, look: impl FnOnce(&BTreeMap<Arc<str>, Arc<Subnet>>) -> T) -> T {
+        look(&self.subnets.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Nodes and their chassis, `None` until they are listed.
     pub fn nodes(&self) -> watch::Receiver<Option<Arc<Nodes>>> {
         self.nodes.subscribe()

@@ -124,6 +124,7 @@ pub(super) fn object_of(unit: &UnitKey) -> Option<ObjectRef> {
         UnitKey::Ip(name) => ObjectRef::cluster(Kind::Ip, name.clone()),
         UnitKey::IpPool(name) => ObjectRef::cluster(Kind::IpPool, name.clone()),
         UnitKey::Vip(name) => ObjectRef::cluster(Kind::Vip, name.clone()),
+        UnitKey::ProviderNetwork(name) => ObjectRef::cluster(Kind::ProviderNetwork, name.clone()),
         UnitKey::Kept(port) => ObjectRef::cluster(Kind::Ip, port.clone()),
         UnitKey::Globals | UnitKey::Other(..) => return None,
     })

@@ -5,7 +5,7 @@ use crds::keys::{DEPRECATED_FINALIZER, FINALIZER, IP_RESERVED_LABEL};
 use serde_json::{Value, json};
 
 use super::json;
-use crate::facts::{Fields, Kind};
+use crate::facts::{Fields, Kind, NodeCondition};
 use crate::objects::Object;
 
 /// An object as publish sees it.
@@ -49,6 +49,10 @@ impl Observed {
                 json::set(&mut content, &["status"], value(serde_json::to_value(&o.status)));
             }
             Object::Vip(o) => {
+                json::set(&mut content, &["spec"], value(serde_json::to_value(&o.spec)));
+                json::set(&mut content, &["status"], value(serde_json::to_value(&o.status)));
+            }
+            Object::ProviderNetwork(o) => {
                 json::set(&mut content, &["spec"], value(serde_json::to_value(&o.spec)));
                 json::set(&mut content, &["status"], value(serde_json::to_value(&o.status)));
             }
@@ -201,8 +205,9 @@ impl Draft<'_> {
                 }
             }
             Fields::Condition { r#type, status, reason, message } => {
-                self.condition(r#type, *status, reason, message, now);
+                self.condition((r#type, None), *status, (reason, message), now);
             }
+            Fields::NodeConditions(nodes) => self.node_conditions(nodes, now),
             Fields::Object(body) if !self.observed.deleting && !absent => self.object(body),
             Fields::Object(_) | Fields::Created(_) | Fields::Absent => {}
         }
@@ -241,12 +246,39 @@ impl Draft<'_> {
         }
     }
 
-    fn condition(&mut self, kind: &str, status: bool, reason: &str, message: &str, now: &str) {
+    fn node_conditions(&mut self, nodes: &[NodeCondition], now: &str) {
+        let path = ["status", "conditions"];
+        let all = self.at(&path).and_then(Value::as_array).cloned().unwrap_or_default();
+        let about = |condition: &Value| condition.get("node").and_then(Value::as_str).map(str::to_owned);
+        let mut kept = all.clone();
+        kept.retain(|condition| {
+            about(condition).is_some_and(|node| nodes.iter().any(|one| *one.node == *node))
+        });
+        if kept.len() != all.len() {
+            json::set(&mut self.patch, &path, Value::Array(kept));
+        }
+        for one in nodes {
+            self.condition(("Ready", Some(&one.node)), one.status, (&one.reason, &one.message), now);
+        }
+    }
+
+    /// The condition of a type, of a node if it is about one.
+    fn condition(
+        &mut self,
+        (kind, node): (&str, Option<&str>),
+        status: bool,
+        (reason, message): (&str, &str),
+        now: &str,
+    ) {
         let path = ["status", "conditions"];
         let patched = path.iter().try_fold(&self.patch, |value, key| value.get(key));
         let mut list = patched.or(self.at(&path)).and_then(Value::as_array).cloned().unwrap_or_default();
         let status = if status { "True" } else { "False" };
-        let place = list.iter().position(|c| c.get("type").is_some_and(|t| t == kind));
+        let same = |c: &Value| {
+            let of = c.get("node").and_then(Value::as_str).unwrap_or_default();
+            c.get("type").is_some_and(|t| t == kind) && of == node.unwrap_or_default()
+        };
+        let place = list.iter().position(same);
         let old = place.and_then(|at| list.get(at)).cloned().unwrap_or_default();
         let text = |key: &str| old.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         if place.is_some()
@@ -265,6 +297,9 @@ impl Draft<'_> {
                 "lastUpdateTime": now, "lastTransitionTime": since,
             }),
         );
+        if let Some(node) = node {
+            json::set(&mut new, &["node"], node.into());
+        }
         match place.and_then(|at| list.get_mut(at)) {
             Some(slot) => *slot = new,
             None => list.push(new),
@@ -306,6 +341,7 @@ fn has_status_subresource(kind: Kind) -> bool {
         | Kind::Subnet
         | Kind::Vpc
         | Kind::IpPool
+        | Kind::ProviderNetwork
         | Kind::StatefulSet
         | Kind::Deployment
         | Kind::VirtualMachine

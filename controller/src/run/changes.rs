@@ -94,6 +94,7 @@ fn input_json(input: &Input) -> Option<Value> {
             "id": id,
             "error": result.as_ref().err().map(|error| format!("{error:?}")),
         }),
+        Input::Silent(nodes) => json!({ "change": "silent gateways", "nodes": nodes.len() }),
         Input::Tick => return None,
     })
 }

@@ -82,6 +82,8 @@ pub struct Sources {
     pub leadership: mpsc::Receiver<Change>,
     /// Answers to Kubernetes writes.
     pub replies: mpsc::UnboundedReceiver<(u64, Result<(), KubeError>)>,
+    /// Gateway nodes that give no answer.
+    pub silent: mpsc::Receiver<crate::gateways::Silent>,
     /// Diagnostics.
     pub queries: mpsc::Receiver<Query>,
 }
@@ -190,6 +192,7 @@ impl Engine {
                 None => return Some(Exit::Broken("the database session ended")),
             },
             Some((id, result)) = sources.replies.recv() => self.reply(id, result),
+            Some(silent) = sources.silent.recv() => self.handle(Input::Silent(silent)),
             Some(query) = sources.queries.recv() => self.query(query),
             delivery = sources.watches.recv() => match delivery {
                 Some(delivery) => self.watched(delivery),

@@ -130,6 +130,7 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
             "no southbound database is named, so chassis are not tagged; set OVN_SB_ADDR or --ovn-sb-addr"
         ),
     }
+    let gateways_authority = authority.clone();
     let (leadership_out, leadership) = mpsc::channel(4);
     let election_stop = CancellationToken::new();
     let election = tokio::spawn({
@@ -151,8 +152,11 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
         }
     });
 
+    let (silent_out, silent) = mpsc::channel(4);
+    let join = settings.core.node_switch.clone();
+    tokio::spawn(crate::gateways::run(shared.clone(), gateways_authority, join, silent_out, stop.clone()));
     let engine = Engine::new(Core::new(settings.core.clone(), compile), sinks, shared, metrics, changes);
-    let sources = Sources { watches: watches_in, database, leadership, replies, queries };
+    let sources = Sources { watches: watches_in, database, leadership, replies, silent, queries };
     // On a thread of its own: a long compile must delay neither probes nor the renewal of the Lease.
     let runtime = tokio::runtime::Handle::current();
     let engine_stop = stop.clone();

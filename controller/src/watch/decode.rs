@@ -251,6 +251,9 @@ impl Decoder {
             }
             Kind::IpPool => Object::IpPool(Arc::new(custom(meta, &wire.spec, &wire.status, &bad)?)),
             Kind::Vip => Object::Vip(Arc::new(custom(meta, &wire.spec, &wire.status, &bad)?)),
+            Kind::ProviderNetwork => {
+                Object::ProviderNetwork(Arc::new(custom(meta, &wire.spec, &wire.status, &bad)?))
+            }
             Kind::Nad => {
                 let spec: WireNad = part(wire.spec).map_err(|error| bad("spec", error))?;
                 Object::Nad(Arc::new(Nad { meta, kind: nad_kind(&spec.config.unwrap_or_default()) }))

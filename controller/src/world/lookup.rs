@@ -9,7 +9,7 @@ use crate::io::Config;
 use crate::objects::{Object, StringMap};
 use crate::view::{
     Interfaces, IpPoolView, KeptView, LeaseState, MachineView, NodeGate, NodeView, Overlay, PodView,
-    PoolUsage, Selecting, SubnetView, Usage, VipView, VpcView,
+    PoolUsage, ProviderView, Selecting, SubnetView, Usage, VipView, VpcView,
 };
 
 impl World {
@@ -32,6 +32,7 @@ impl World {
             Kind::Ip => cluster(&mut self.ips.keys()),
             Kind::IpPool => cluster(&mut self.pools.objects.keys()),
             Kind::Vip => cluster(&mut self.vips.objects.keys()),
+            Kind::ProviderNetwork => cluster(&mut self.providers.objects.keys()),
             Kind::Nad => self
                 .attachments
                 .nads
@@ -69,6 +70,7 @@ impl World {
             Kind::Ip => Object::Ip(self.ips.get(name)?.clone()),
             Kind::IpPool => Object::IpPool(self.pools.objects.get(name)?.clone()),
             Kind::Vip => Object::Vip(self.vips.objects.get(name)?.clone()),
+            Kind::ProviderNetwork => Object::ProviderNetwork(self.providers.objects.get(name)?.clone()),
             Kind::Nad => {
                 let key = (object.namespace.clone(), name.clone());
                 Object::Nad(self.attachments.nads.get(&key)?.clone())
@@ -107,6 +109,10 @@ impl World {
     /// See [`crate::view::View::node`].
     pub fn node(&self, name: &str) -> Option<Arc<NodeView>> {
         self.nodes.get(name).map(|s| s.view.clone())
+    }
+    /// See [`crate::view::View::provider_network`].
+    pub fn provider_network(&self, name: &str) -> Option<Arc<ProviderView>> {
+        self.providers.views.get(name).cloned()
     }
     /// See [`crate::view::View::subnet`].
     pub fn subnet(&self, name: &str) -> Option<Arc<SubnetView>> {

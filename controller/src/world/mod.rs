@@ -17,6 +17,7 @@ mod networks;
 mod news;
 mod pools;
 mod project;
+mod providers;
 mod querier;
 mod read;
 mod restore;
@@ -46,7 +47,7 @@ pub use restore::PortRow;
 
 /// Kinds that must have been listed once before anything is compiled. Kinds that
 /// this version does not act on may be missing from the API server.
-pub const NEEDED: [Kind; 14] = [
+pub const NEEDED: [Kind; 15] = [
     Kind::Pod,
     Kind::Node,
     Kind::Namespace,
@@ -55,6 +56,7 @@ pub const NEEDED: [Kind; 14] = [
     Kind::Ip,
     Kind::IpPool,
     Kind::Vip,
+    Kind::ProviderNetwork,
     Kind::StatefulSet,
     Kind::Deployment,
     Kind::Nad,
@@ -94,6 +96,7 @@ pub struct World {
     ips: ByName<Arc<Ip>>,
     pools: pools::Pools,
     vips: vips::Vips,
+    providers: providers::Providers,
     retention: retain::Retention,
     attachments: attachments::Attachments,
     machines: machines::Machines,
@@ -116,6 +119,8 @@ pub struct World {
     /// Nodes that selectors choose, and whether nodes or labels have changed since.
     selections: BTreeMap<Selecting, Arc<Vec<Arc<str>>>>,
     labels_stale: bool,
+    /// Nodes that give no answer as gateways.
+    silent: crate::gateways::Silent,
     /// UUIDs of rows that statuses name.
     row_uuids: BTreeMap<RowKey, Arc<str>>,
     /// Ports by the virtual addresses that their pods list.
@@ -158,6 +163,7 @@ impl World {
             ips: BTreeMap::new(),
             pools: pools::Pools::default(),
             vips: vips::Vips::default(),
+            providers: providers::Providers::default(),
             retention: retain::Retention::default(),
             attachments: attachments::Attachments::default(),
             machines: machines::Machines::default(),
@@ -174,6 +180,7 @@ impl World {
             bindings_stale: false,
             selections: BTreeMap::new(),
             labels_stale: false,
+            silent: Arc::default(),
             row_uuids: BTreeMap::new(),
             vip_ports: BTreeMap::new(),
             graces: BTreeSet::new(),
@@ -254,6 +261,7 @@ impl World {
             Object::Ip(ip) => self.set_ip(ip),
             Object::IpPool(pool) => self.set_pool(pool),
             Object::Vip(vip) => self.set_vip(vip),
+            Object::ProviderNetwork(network) => self.set_provider(network),
             Object::Nad(nad) => self.set_nad(nad),
             Object::Machine(kind, machine) => self.set_machine(kind, machine),
             Object::Migration(migration) => self.set_migration(migration),
@@ -298,6 +306,7 @@ impl World {
             Kind::Ip => self.remove_ip(name),
             Kind::IpPool => self.remove_pool(name),
             Kind::Vip => self.remove_vip(name),
+            Kind::ProviderNetwork => self.remove_provider(name),
             Kind::Nad => self.remove_nad(&(object.namespace.clone(), name.clone())),
             kind @ (Kind::StatefulSet | Kind::Deployment) => {
                 self.remove_workload(&(kind, object.namespace.clone(), name.clone()));
@@ -424,6 +433,7 @@ impl World {
             Some((old, _)) if same => old,
             _ => Arc::new(view),
         };
+        self.note_agent(&namespace, &name, Some(&pod));
         self.pods.entry(namespace.clone()).or_default().insert(name.clone(), Stored { object: pod, view });
         self.note_machine(&namespace, &name);
         self.note_vips(&namespace, &name, before_vips.as_deref());
@@ -446,6 +456,7 @@ impl World {
         if let Some(at) = stored.object.meta.deleting_at {
             self.graces.remove(&(at, namespace.clone(), name.clone()));
         }
+        self.note_agent(namespace, name, None);
         self.note_vips(namespace, name, Some(&stored.view));
         self.changed.insert(ReadKey::Pod(namespace.clone(), name.clone()));
         self.project_interfaces(namespace, name);
@@ -458,7 +469,7 @@ impl World {
 
     fn set_node(&mut self, node: Arc<Node>) {
         let name = node.meta.name.clone();
-        let view = project::node(&node);
+        let view = project::node(&node, self.silent.contains(&name));
         let old = self.nodes.get(&name).map(|s| s.view.clone());
         let same = old.as_ref().is_some_and(|old| **old == view);
         let view = match old {

@@ -38,6 +38,18 @@ impl World {
         self.subnets_stale |= !same;
     }
 
+    /// The gateway nodes that give no answer are these.
+    pub fn set_silent(&mut self, silent: crate::gateways::Silent) {
+        let before = std::mem::replace(&mut self.silent, silent);
+        let changed: Vec<Arc<str>> = before.symmetric_difference(&self.silent).cloned().collect();
+        for name in changed {
+            if let Some(node) = self.nodes.get(&name).map(|stored| stored.object.clone()) {
+                self.set_node(node);
+            }
+        }
+        self.index_nodes();
+    }
+
     pub(super) fn set_vpc(&mut self, vpc: Arc<Vpc>) {
         let name = vpc.meta.name.clone();
         let view = Arc::new(VpcView::of(&vpc));
@@ -72,10 +84,12 @@ impl World {
     /// depends on the others.
     pub(super) fn judge_subnets(&mut self) {
         if std::mem::take(&mut self.labels_stale) {
+            self.providers.stale = true;
             for who in self.selections.keys().cloned().collect::<Vec<_>>() {
                 self.select_nodes(&who);
             }
         }
+        self.project_providers();
         if std::mem::take(&mut self.subnets_stale) {
             self.judge_all();
         }

@@ -101,8 +101,8 @@ pub(crate) fn owner(meta: &Meta) -> Option<(Arc<str>, Arc<str>)> {
     })
 }
 
-/// Projection of a node.
-pub(crate) fn node(node: &Node) -> NodeView {
+/// Projection of a node, which may be silent as a gateway.
+pub(crate) fn node(node: &Node, silent: bool) -> NodeView {
     let (mut ipv4, mut ipv6) = (None, None);
     for ip in node.internal_ips.iter().filter_map(|text| text.parse::<IpAddr>().ok()) {
         match ip {
@@ -116,6 +116,7 @@ pub(crate) fn node(node: &Node) -> NodeView {
         ipv6,
         chassis: node.meta.annotations.get(keys::CHASSIS).filter(|c| !c.is_empty()).cloned(),
         ready: node.ready,
+        silent,
     }
 }
 
@@ -189,7 +190,7 @@ mod tests {
             internal_ips: vec!["fd00::1".into(), "192.0.2.1".into(), "192.0.2.2".into(), "x".into()],
             ..Node::default()
         };
-        let view = node(&object);
+        let view = node(&object, false);
         assert_eq!(view.ipv4, Some("192.0.2.1".parse().unwrap()));
         assert_eq!(view.ipv6, Some("fd00::1".parse().unwrap()));
     }

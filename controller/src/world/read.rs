@@ -57,6 +57,8 @@ pub enum ReadKey {
     NamespacePools(Arc<str>),
     /// [`crate::view::View::vip`].
     Vip(Arc<str>),
+    /// [`crate::view::View::provider_network`].
+    ProviderNetwork(Arc<str>),
     /// [`crate::view::View::kept`].
     Kept(Arc<str>),
     /// [`crate::view::View::other`].
@@ -78,6 +80,7 @@ impl ReadKey {
             Self::OrphanIp(name) => UnitKey::Ip(name.clone()),
             Self::IpPool(name) => UnitKey::IpPool(name.clone()),
             Self::Vip(name) => UnitKey::Vip(name.clone()),
+            Self::ProviderNetwork(name) => UnitKey::ProviderNetwork(name.clone()),
             Self::Kept(port) => UnitKey::Kept(port.clone()),
             Self::Other(plural, namespace, name) => UnitKey::Other(plural, namespace.clone(), name.clone()),
             Self::Lease(_)

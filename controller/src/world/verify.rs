@@ -39,6 +39,8 @@ impl World {
     /// Compares with a world made anew from the same objects.
     pub fn verify(&self, unix_s: i64, found: &mut Differences) {
         let mut fresh = World::new(self.config.clone());
+        // No object says who is silent.
+        fresh.silent = self.silent.clone();
         for kind in &self.listed {
             let objects = self.names(*kind).iter().filter_map(|object| self.find(object)).collect();
             fresh.list(unix_s, *kind, objects);
@@ -74,6 +76,7 @@ impl World {
             all.map(|(port, owner)| (port.clone(), owner.clone())).collect()
         };
         found.same(|| "ports wanted".into(), &wanted(self), &wanted(&fresh));
+        found.maps("provider network", &self.providers.views, &fresh.providers.views);
         found.maps("IPPool", &self.pools.views, &fresh.pools.views);
         let machines = |world: &World| -> BTreeMap<String, Arc<crate::view::MachineView>> {
             let views = world.machines.views.iter();

@@ -30,6 +30,8 @@ pub(super) struct Gateway {
 struct Ready {
     node: Arc<str>,
     addresses: Vec<IpAddr>,
+    /// It gives no answer.
+    silent: bool,
 }
 
 /// The subnet leaves by nodes that it names.
@@ -41,7 +43,11 @@ pub(super) fn centralized(view: &dyn View, subnet: &SubnetView) -> bool {
 /// may be dead is not worse than none.
 pub(super) fn rows(view: &dyn View, name: &Arc<str>, subnet: &SubnetView, facts: &mut Facts) -> Gateway {
     let named = named(view, name, subnet);
-    let ready: Vec<Ready> = named.iter().filter_map(|node| ready(view, node)).collect();
+    let mut ready: Vec<Ready> = named.iter().filter_map(|node| ready(view, node)).collect();
+    // Those that answer, if any does.
+    if ready.iter().any(|gateway| !gateway.silent) {
+        ready.retain(|gateway| !gateway.silent);
+    }
     let config = view.config();
     let shared = subnet.spec.enable_ecmp || config.enable_ecmp;
     let before = view.active_gateway(name);
@@ -93,7 +99,7 @@ fn named(view: &dyn View, name: &Arc<str>, subnet: &SubnetView) -> Vec<Arc<str>>
 }
 
 /// `n1,n2`, or `n1:ip,n2:ip`; the address is the nodes' business.
-fn listed(text: &str) -> Vec<Arc<str>> {
+pub(crate) fn listed(text: &str) -> Vec<Arc<str>> {
     let mut nodes: Vec<Arc<str>> = Vec::new();
     for part in text.split(',') {
         let node = part.split(':').next().unwrap_or_default().trim();
@@ -105,9 +111,10 @@ fn listed(text: &str) -> Vec<Arc<str>> {
 }
 
 fn ready(view: &dyn View, name: &Arc<str>) -> Option<Ready> {
-    view.node(name).filter(|node| node.ready)?;
+    let node = view.node(name).filter(|node| node.ready)?;
     let LeaseState::Held(lease) = view.lease(&names::node_port(name)) else { return None };
-    Some(Ready { node: name.clone(), addresses: rows::addresses(&lease).collect() })
+    let addresses = rows::addresses(&lease).collect();
+    Some(Ready { node: name.clone(), addresses, silent: node.silent })
 }
 
 fn problem(subnet: &str, named: &[Arc<str>]) -> (&'static str, String) {

@@ -4,7 +4,7 @@
 
 mod acls;
 mod checks;
-mod gateway;
+pub(crate) mod gateway;
 pub(crate) mod querier;
 mod spec;
 mod status;

@@ -8,7 +8,7 @@ use crate::io::Config;
 use crate::objects::StringMap;
 use crate::view::{
     Interfaces, IpPoolView, KeptView, Lease, LeaseState, MachineView, NodeGate, NodeView, Overlay, PodView,
-    PoolUsage, Selecting, SubnetView, UnitKey, Usage, View, VipView, VpcView,
+    PoolUsage, ProviderView, Selecting, SubnetView, UnitKey, Usage, View, VipView, VpcView,
 };
 
 /// Which families the cluster has.
@@ -136,6 +136,7 @@ impl Cluster {
             ipv6: families.v6("2001:db8::11"),
             chassis: Some("chassis-1".into()),
             ready: true,
+            silent: false,
         };
         cluster.nodes.insert("n-1".into(), Arc::new(node));
         cluster.hold("node-n-1", "join", families.v4("100.64.0.2"), families.v6("fd00:100:64::2"), 1);
@@ -348,6 +349,9 @@ impl View for Cluster {
     }
     fn vip(&self, name: &str) -> Option<Arc<VipView>> {
         self.vips.get(name).cloned()
+    }
+    fn provider_network(&self, _: &str) -> Option<Arc<ProviderView>> {
+        None
     }
     fn kept(&self, port: &str) -> Option<Arc<KeptView>> {
         self.kept.get(port).cloned()

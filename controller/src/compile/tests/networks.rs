@@ -147,6 +147,13 @@ fn a_gateway_fails_over_and_stays_where_it_is() {
     cluster.node_mut("n-2").ready = true;
     cluster.active = Some("n-1".into());
     assert_eq!(hops(&subnet(&cluster, "ovn-default")), ["100.64.0.2"]);
+    // One that gives no answer is as good as one that is not ready, unless none does.
+    cluster.node_mut("n-1").silent = true;
+    assert_eq!(hops(&subnet(&cluster, "ovn-default")), ["100.64.0.3"]);
+    cluster.node_mut("n-2").silent = true;
+    assert_eq!(hops(&subnet(&cluster, "ovn-default")), ["100.64.0.2"]);
+    cluster.node_mut("n-1").silent = false;
+    cluster.node_mut("n-2").silent = false;
     // One that is no longer named is left.
     edit(&mut cluster, "ovn-default", json!({ "gatewayNode": "n-3" }));
     assert_eq!(hops(&subnet(&cluster, "ovn-default")), ["100.64.0.4"]);

@@ -74,6 +74,7 @@ fn fields(fields: &Fields) -> String {
         Fields::Condition { r#type, status, reason, message } => {
             format!("condition {}={status} {reason} {message:?}", r#type)
         }
+        Fields::NodeConditions(nodes) => format!("conditions of nodes {nodes:?}"),
         Fields::Object(value) => format!("object {}", pretty(value)),
         Fields::Created(value) => format!("made once {}", pretty(value)),
         Fields::Absent => "absent".into(),
