@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, Result};
-use lab::api;
-use lab::checks::probe::{self, PodView};
+use lab::checks::probe::{self, PodView, Source};
 use lab::images::BUSYBOX;
 use lab::progress::{Look, wait_for};
+use lab::state::Node;
+use lab::{api, outside};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, PATIENCE};
@@ -34,6 +35,11 @@ impl<'a> Made<'a> {
     /// A Vpc.
     pub fn vpc(&mut self, name: &str, spec: Value) -> Result<()> {
         self.create("Vpc", "vpcs", name, spec)
+    }
+
+    /// An object of another kind; waits for nothing.
+    pub fn object(&mut self, kind: &str, plural: &'static str, name: &str, spec: Value) -> Result<()> {
+        self.create(kind, plural, name, spec)
     }
 
     fn create(&mut self, kind: &str, plural: &'static str, name: &str, spec: Value) -> Result<()> {
@@ -90,8 +96,28 @@ pub fn view<'v>(views: &'v [PodView], name: &str) -> Result<&'v PodView> {
 }
 
 /// Whether `from` gets an answer to one of three echo requests.
-pub fn reaches(cluster: &Cluster, from: &probe::Source, to: IpAddr) -> Result<bool> {
+pub fn reaches(cluster: &Cluster, from: &Source, to: IpAddr) -> Result<bool> {
     let program = if to.is_ipv4() { "ping" } else { "ping -6" };
     let script = format!("{program} -c 3 -i 0.2 -W 1 {to} >/dev/null 2>&1 && echo yes || echo no");
     Ok(from.shell(&cluster.lab, &script)?.trim() == "yes")
+}
+
+/// The outside host's management address of a family.
+pub fn outside_address(cluster: &Cluster, v4: bool) -> Result<IpAddr> {
+    let found = outside::addresses(&cluster.lab).into_iter().find(|address| address.is_ipv4() == v4);
+    found.context("the outside host lacks a family")
+}
+
+/// As which address the outside host sees who asks it.
+pub fn seen_as(cluster: &Cluster, from: &Source, v4: bool) -> Result<IpAddr> {
+    probe::outside(&cluster.lab, from, outside_address(cluster, v4)?)
+}
+
+/// Waits until what a pod sends to the world leaves through a node.
+pub fn wait_seen_as(cluster: &Cluster, from: &Source, v4: bool, expected: &Node) -> Result<()> {
+    let expected = probe::node_address(&cluster.lab, expected, v4);
+    wait_for(&format!("traffic to leave through {expected}"), PATIENCE, || {
+        let seen = seen_as(cluster, from, v4)?;
+        Ok(if seen == expected { Look::Ready(()) } else { Look::NotYet(format!("seen as {seen}")) })
+    })
 }

@@ -1,18 +1,17 @@
 //! Subnets and Vpcs of users: who reaches whom, through which gateway, and what
 //! stays when a node is lost.
 
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use e2e::cluster::{Cluster, PATIENCE, SYSTEM};
+use anyhow::{Result, ensure};
+use e2e::cluster::{Cluster, PATIENCE};
 use e2e::flow::Flow;
-use e2e::network::{Made, reaches, shell_pod, view, views};
+use e2e::loss::{bring_back, controller_elsewhere, wait_not_ready};
+use e2e::network::{Made, outside_address, reaches, shell_pod, view, views, wait_seen_as};
 use e2e::workload::Namespace;
-use lab::checks::probe::{self, Source};
-use lab::progress::{Look, say, wait_for};
-use lab::state::Node;
-use lab::{api, life, node, outside};
+use lab::checks::probe::Source;
+use lab::node;
+use lab::progress::say;
 use serde_json::json;
 
 /// `10.<n>.0.0/24` and/or its IPv6 twin, as the cluster's families want.
@@ -140,55 +139,6 @@ fn two_vpcs_with_the_same_addresses_do_not_meet() -> Result<()> {
         ensure!(!reaches(&cluster, &node, only)?, "a node reaches {only} of a custom Vpc");
     }
     namespace.delete_pods(true)
-}
-
-/// Sees to it that the controller is not on the node that is about to die: its pod would only be replaced after
-/// minutes, which is Kubernetes' business and not what is looked at.
-fn controller_elsewhere(cluster: &Cluster, doomed: &Node) -> Result<()> {
-    let pods = cluster.system_pods("kube-ovn-controller")?;
-    if pods.iter().any(|pod| api::text(pod, "/spec/nodeName") == doomed.name) {
-        cluster.kubectl(&["cordon", &doomed.name])?;
-        let moved = cluster
-            .kubectl(&["-n", SYSTEM, "delete", "pod", "-l", "app=kube-ovn-controller"])
-            .and_then(|_| cluster.wait_system("kube-ovn-controller", 1));
-        cluster.kubectl(&["uncordon", &doomed.name])?;
-        moved?;
-    }
-    Ok(())
-}
-
-/// Waits until the API server takes a node for dead.
-fn wait_not_ready(cluster: &Cluster, node: &Node) -> Result<()> {
-    wait_for("the node to be seen as NotReady", PATIENCE, || {
-        let object = api::get(&cluster.lab, &format!("/api/v1/nodes/{}", node.name))?;
-        let ready = api::condition(&object, "Ready").to_owned();
-        Ok(if ready == "True" { Look::NotYet(ready) } else { Look::Ready(()) })
-    })
-}
-
-/// Starts a node that is off, and waits until it serves pods.
-fn bring_back(cluster: &Cluster, node: &Node) -> Result<()> {
-    node::start(&cluster.lab, node)?;
-    life::wait_nodes_ready(&cluster.lab, PATIENCE)?;
-    cluster.wait_system("kube-ovn-cni", cluster.nodes()?.len()).map(drop)
-}
-
-/// The outside host's management address of a family.
-fn outside_address(cluster: &Cluster, v4: bool) -> Result<IpAddr> {
-    let found = outside::addresses(&cluster.lab).into_iter().find(|address| address.is_ipv4() == v4);
-    found.context("the outside host lacks a family")
-}
-
-fn seen_as(cluster: &Cluster, from: &Source, v4: bool) -> Result<IpAddr> {
-    probe::outside(&cluster.lab, from, outside_address(cluster, v4)?)
-}
-
-fn wait_seen_as(cluster: &Cluster, from: &Source, v4: bool, expected: &Node) -> Result<()> {
-    let expected = probe::node_address(&cluster.lab, expected, v4);
-    wait_for(&format!("traffic to leave through {expected}"), PATIENCE, || {
-        let seen = seen_as(cluster, from, v4)?;
-        Ok(if seen == expected { Look::Ready(()) } else { Look::NotYet(format!("seen as {seen}")) })
-    })
 }
 
 #[test]

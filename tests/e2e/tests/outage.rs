@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use e2e::cluster::{Cluster, PATIENCE, SYSTEM};
-use e2e::flow::Flow;
+use e2e::drops::Drops;
+use e2e::flow::{Flow, Loss};
 use e2e::network::{reaches, shell_pod, view, views};
 use e2e::settings::number;
 use e2e::workload::Namespace;
 use lab::api;
+use lab::checks::probe;
 use lab::progress::{Look, say, wait_for};
 use serde_json::json;
 
@@ -61,12 +63,27 @@ fn talking<'a>(cluster: &'a Cluster, name: &str) -> Result<(Namespace<'a>, Vec<F
     Ok((namespace, flows))
 }
 
+/// Pings between the nodes' own addresses: past every switch of ours, through the kernel alone. What they lose, the
+/// machine lost.
+fn control(cluster: &Cluster) -> Result<Vec<Flow>> {
+    let nodes = cluster.nodes()?;
+    let families = cluster.lab.plan.family.select(true, false).into_iter();
+    families
+        .map(|v4| Flow::start_on(cluster, &nodes[0], probe::node_address(&cluster.lab, &nodes[1], v4)))
+        .collect()
+}
+
+fn end(flows: Vec<Flow>) -> Result<Vec<Loss>> {
+    flows.into_iter().map(Flow::end).collect()
+}
+
 #[test]
 fn u19_running_pods_do_not_notice_that_the_databases_are_away_and_new_ones_wait() -> Result<()> {
     let length = Duration::from_secs(number("WEIR_OUTAGE_SECONDS", 30)?.try_into()?);
     let cluster = Cluster::open()?;
     let nodes = cluster.nodes()?;
     let (namespace, flows) = talking(&cluster, "outage")?;
+    let (beside, drops) = (control(&cluster)?, Drops::take(&cluster)?);
     let restarts = cluster.restarts()?;
     let away = Away::begin(&cluster)?;
     let begun = Instant::now();
@@ -87,13 +104,18 @@ fn u19_running_pods_do_not_notice_that_the_databases_are_away_and_new_ones_wait(
     // The recomputation that follows is a moment of danger too.
     cluster.settle_flows()?;
     std::thread::sleep(Duration::from_secs(2));
+    let (losses, beside) = (end(flows)?, end(beside)?);
+    let dropped = Drops::take(&cluster)?.since(&drops).join(", ");
     let mut wrong = Vec::new();
-    for flow in flows {
-        let loss = flow.end()?;
+    for loss in &beside {
+        say(format!("beside, through the kernel alone: {loss}"));
+    }
+    say(format!("dropped, by those who did: {dropped}"));
+    for loss in losses {
         say(format!("databases away for {} s: {loss}", length.as_secs()));
-        // A shared machine drops a packet of a flood now and then; an outage is a run of them.
-        if loss.longest > 20 || loss.lost * 1000 > loss.sent {
-            wrong.push(loss.to_string());
+        let alone = loss.alone(&beside);
+        if !alone.is_empty() {
+            wrong.push(format!("{loss}; while nothing was lost beside it: {alone:?}"));
         }
     }
     ensure!(wrong.is_empty(), "{}", wrong.join("; "));
