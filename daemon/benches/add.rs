@@ -23,7 +23,10 @@ use support::ovn::Ovn;
 use support::routed_pod;
 
 /// Pods that are there before anything is measured.
-const BEFORE: u8 = 110;
+fn before() -> u8 {
+    std::env::var("WEIR_BENCH_BEFORE")
+        .map_or(110, |count| count.parse().expect("WEIR_BENCH_BEFORE is a count up to 110"))
+}
 /// Calls of each series.
 const CALLS: u8 = 30;
 
@@ -82,7 +85,8 @@ async fn print_memory(agent: u32) {
     tokio::time::sleep(Duration::from_secs(13)).await;
     let mb = |key| status_kb(agent, key) as f64 * 1024.0 / 1e6;
     println!(
-        "memory of the agent with {BEFORE} pods: {:.1} MB ({:.1} MB its own, {:.1} MB files), {:.1} MB at most",
+        "memory of the agent with {} pods: {:.1} MB ({:.1} MB its own, {:.1} MB files), {:.1} MB at most",
+        before(),
         mb("VmRSS:"),
         mb("RssAnon:"),
         mb("RssFile:"),
@@ -150,8 +154,43 @@ impl Bench {
         self.settle().await;
     }
 
+    /// ADDs of pods whose ports were made ready: the agent hears of each pod a while before its ADD, as it does
+    /// when the runtime still makes the sandbox.
+    async fn made_ready(&mut self, series: u8) {
+        let range = |from: u8| before() + from * CALLS..before() + (from + 1) * CALLS;
+        let one = pods(series, range(0));
+        let ready = |attachment: &Attachment| {
+            let pod = one.iter().find(|pod| pod.attachment.namespace == attachment.namespace).unwrap();
+            self.machine.route_pod(&pod.facts);
+            let port = format!("{}.{}", pod.facts.name, pod.facts.namespace);
+            let installed = || {
+                self.machine.ovs.view().interfaces().any(|interface| {
+                    interface.external_id("iface-id") == Some(&port)
+                        && interface.external_id("ovn-installed") == Some("true")
+                })
+            };
+            let begin = Instant::now();
+            while !installed() && begin.elapsed() < Duration::from_secs(5) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            // What the port's coming made work of is done.
+            std::thread::sleep(Duration::from_millis(100));
+        };
+        let added = one_by_one(&self.plugin, "ADD", &attachments(&one), ready, |a| first_ping(&one, a));
+        self.print("made ready: ADD one by one", &added);
+        let deleted = one_by_one(&self.plugin, "DEL", &attachments(&one), |_| {}, |_| Ok(()));
+        self.print("made ready: DEL one by one", &deleted);
+        let all = pods(series, range(1));
+        self.route(&all, false).await;
+        let mut added = at_once(&self.plugin, "ADD", &attachments(&all));
+        added.failures.extend(all.iter().filter_map(|pod| first_ping(&all, &pod.attachment).err()));
+        self.print("some made ready: ADD at once", &added);
+        let deleted = at_once(&self.plugin, "DEL", &attachments(&all));
+        self.print("some made ready: DEL at once", &deleted);
+    }
+
     async fn series(&mut self, series: u8, name: &str, new: bool) {
-        let range = |from: u8| BEFORE + from * CALLS..BEFORE + (from + 1) * CALLS;
+        let range = |from: u8| before() + from * CALLS..before() + (from + 1) * CALLS;
         let one = pods(series, range(0));
         self.route(&one, new).await;
         let added = one_by_one(&self.plugin, "ADD", &attachments(&one), |_| {}, |a| first_ping(&one, a));
@@ -197,7 +236,7 @@ async fn main() {
     machine.wait_ready().await;
     let mut bench = Bench { machine: machine.clone(), ovn: ovn.clone(), plugin, logged: 0, failures: 0 };
 
-    let before = pods(0, 0..BEFORE);
+    let before = pods(0, 0..before());
     let mut ports = Vec::new();
     for pod in &before {
         ports.push(ovn.add_pod(&pod.facts).await);
@@ -207,7 +246,7 @@ async fn main() {
     let begin = Instant::now();
     println!("{}", Series::HEAD);
     let series = at_once(&bench.plugin, "ADD", &attachments(&before));
-    bench.print("the first 110 at once", &series);
+    bench.print("the first ones at once", &series);
     // Their announcements are flows of the datapath for ten seconds (`max-idle`).
     tokio::time::sleep(Duration::from_secs(12)).await;
     assert!(begin.elapsed() < Duration::from_secs(120));
@@ -229,7 +268,7 @@ async fn main() {
     machine.wait_ready().await;
     bench.settle().await;
     bench.logged = machine.log().len();
-    bench.series(3, "made ready", false).await;
+    bench.made_ready(3).await;
     println!("page faults of child processes during 120 calls: {forked}");
     print_memory(agent.0.id()).await;
     assert_eq!(bench.failures, 0, "calls failed");

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use daemon::netlink::Netlink;
 use daemon::sys::{ArpMessage, ArpSocket};
+use support::death::{killed_after, settle};
 use support::{Node, new_namespace, request, routed_pod, wait_view};
 
 /// Waits for the gratuitous ARP of an address; what else is heard is passed over.
@@ -88,4 +89,29 @@ async fn host_ends_have_no_address() {
     let routes = node.host.netlink.routes().await.unwrap();
     let unicast = |net: &ipnet::IpNet| !net.addr().is_multicast();
     assert!(!routes.iter().any(|route| route.link == Some(link.index) && unicast(&route.destination)));
+}
+
+/// D78: nothing of a port changes once the switch knows of it, since after each change ovs-vswitchd asks the kernel about
+/// all its ports. An ADD that dies when the port is in the database has left its link up, with its carrier.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_is_complete_before_the_switch_hears_of_it() {
+    let mut node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    for steps in 1.. {
+        let (mut pod, namespace) = (routed_pod(1), new_namespace());
+        pod.uid = format!("uid-{steps}");
+        node.route_pod(&pod);
+        let request = request(&pod, &namespace, 1);
+        let died = killed_after(steps, node.plugger.add(&request)).await.expect("ADD names the port");
+        settle(&node).await;
+        let name = daemon::plug::names::host_nic(&request.container_id, "eth0");
+        let link = node.host.netlink.link(&name).await.unwrap();
+        node.restart_agent();
+        node.plugger.del(&request).await.unwrap();
+        if died == "commit" {
+            let link = link.unwrap();
+            assert!(link.up && link.running, "{link:?}");
+            break;
+        }
+    }
 }

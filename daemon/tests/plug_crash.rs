@@ -52,6 +52,8 @@ struct Attempt {
 
 fn attempt(node: &Node, number: u8, nic: &str) -> Attempt {
     let (mut pod, namespace) = (routed_pod(number), new_namespace());
+    // Another pod of the same name: a port is made ready once for each.
+    pod.uid = uuid::Uuid::new_v4().to_string();
     pod.annotations.insert(crds::keys::pod_key("ovn", "pod_nic_type"), nic.into());
     pod.annotations.insert(crds::keys::pod_key("ovn", "ingress_rate"), "20".into());
     pod.annotations.insert(

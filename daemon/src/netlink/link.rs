@@ -98,7 +98,7 @@ impl Link {
 fn as_port(message: LinkMessageBuilder<LinkUnspec>) -> LinkMessage {
     let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
     let family = LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![mode])]);
-    message.append_extra_attribute(family).up().build()
+    message.append_extra_attribute(family).up().promiscuous(true).build()
 }
 
 impl Netlink {
@@ -155,18 +155,24 @@ impl Netlink {
         self.create_veth(veth, true).await
     }
 
-    /// As [`Netlink::add_veth`]; the near end is a port of the switch
-    /// ([`Netlink::set_up_port`]).
+    /// As [`Netlink::add_veth`], with the near end down.
     ///
     /// # Errors
     /// `EEXIST` when either name is taken.
-    pub async fn add_port_veth(&self, veth: &Veth<'_>) -> Result<()> {
-        self.create_veth(veth, false).await?;
-        self.make_port(|| LinkUnspec::new_with_name(veth.name), format!("set port {} up", veth.name)).await
+    pub async fn add_veth_down(&self, veth: &Veth<'_>) -> Result<()> {
+        self.create_veth(veth, false).await
     }
 
-    /// Sets a link up whose packets are the switch's: the host gives it no
-    /// link-local address. With one, a node has three routes more a pod, and
+    /// As [`Netlink::set_up_port`], of a link that was made just now.
+    ///
+    /// # Errors
+    /// When the link is missing or the kernel refuses.
+    pub async fn set_up_new_port(&self, name: &str) -> Result<()> {
+        self.make_port(|| LinkUnspec::new_with_name(name), format!("set port {name} up")).await
+    }
+
+    /// Sets a link up whose packets are the switch's: it is promiscuous, and the
+    /// host gives it no link-local address. With one, a node has three routes more a pod, and
     /// ovs-vswitchd reads all routes again after each change of one.
     ///
     /// # Errors
@@ -183,7 +189,7 @@ impl Netlink {
         match self.change(as_port(link()), operation.clone()).await {
             // A kernel without IPv6, or a link without: no such address either.
             Err(error) if error.errno() == Some(libc::EAFNOSUPPORT) => {
-                self.change(link().up().build(), operation).await
+                self.change(link().up().promiscuous(true).build(), operation).await
             }
             result => result,
         }

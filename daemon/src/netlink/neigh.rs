@@ -38,7 +38,7 @@ impl Pace {
     fn first(self) -> Duration {
         match self {
             Self::Gentle => Duration::from_millis(1500),
-            Self::Brisk => Duration::from_millis(20),
+            Self::Brisk => Duration::from_millis(8),
         }
     }
 }

@@ -52,22 +52,9 @@ impl<'a> Phases<'a> {
     }
 
     pub(super) fn done(&mut self, phase: &str) {
-        self.took(phase, self.last);
-        self.last = Instant::now();
-    }
-
-    /// A phase of its own, beside others.
-    fn took(&self, phase: &str, since: Instant) {
-        let took_ms = since.elapsed().as_secs_f64() * 1000.0;
+        let took_ms = self.last.elapsed().as_secs_f64() * 1000.0;
         tracing::debug!(container = self.container, phase, took_ms);
-    }
-
-    /// As [`Phases::took`], of a piece of work.
-    async fn of<T>(&self, phase: &str, work: impl Future<Output = T>) -> T {
-        let since = Instant::now();
-        let result = work.await;
-        self.took(phase, since);
-        result
+        self.last = Instant::now();
     }
 }
 
@@ -237,32 +224,29 @@ impl Plugger {
         made: &mut Made,
         phase: &mut Phases<'_>,
     ) -> Result<(Container, Link), PlugError> {
-        let inside = async {
-            let container = Container::enter(namespace, target.device_inside(), target.userspace).await?;
-            let link = match target.detect {
-                // Addresses come when nobody else has them.
-                true => container.bring_up(&target.interface).await?,
-                false => container.configure(&target.interface).await?,
-            };
-            Ok((container, link))
+        let container = Container::enter(namespace, target.device_inside(), target.userspace).await?;
+        phase.done("enter");
+        // With detection, addresses and routes come when nobody else has them.
+        let route = async |link: &Link| match target.detect {
+            true => Ok(()),
+            false => container.route(link, &target.interface).await,
         };
         match target.wanted.nic {
             NicKind::Veth => {
-                if !made.ahead {
+                if made.ahead {
+                    self.hand_over(target, namespace).await?;
+                } else {
                     self.make_pair(target, namespace, made).await?;
                 }
                 phase.done("link");
-                let inside = async {
-                    if made.ahead {
-                        self.hand_over(target, namespace).await?;
-                    }
-                    inside.await
-                };
-                // The switch and the pod's side know nothing of each other: at once.
-                let (port, inside) =
-                    tokio::join!(phase.of("port", self.ensure_port(target)), phase.of("inside", inside));
-                phase.done("configured");
-                port.and(inside)
+                // Up before the switch hears of it: the carrier of its own end comes with that.
+                let link = container.bring_up(&target.interface, !target.detect).await?;
+                phase.done("up");
+                // The switch and the routes know nothing of each other: at once.
+                let (port, routed) = tokio::join!(self.ensure_port(target), route(&link));
+                phase.done("port");
+                port.and(routed)?;
+                Ok((container, link))
             }
             NicKind::Internal => {
                 made.port = self.ovs.view().port(&target.port).is_none();
@@ -270,9 +254,10 @@ impl Plugger {
                 phase.done("port");
                 self.ensure_internal(target, namespace).await?;
                 phase.done("link");
-                let inside = inside.await;
+                let link = container.bring_up(&target.interface, !target.detect).await?;
+                route(&link).await?;
                 phase.done("configured");
-                inside
+                Ok((container, link))
             }
         }
     }

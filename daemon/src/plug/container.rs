@@ -48,6 +48,8 @@ pub struct Container {
     pub netlink: Netlink,
     reach: Reachability,
     packets: io::Result<PacketSocket>,
+    /// Where TX checksums have to be off.
+    ethtool: Option<EthtoolSocket>,
 }
 
 /// Frames that tell neighbours where addresses are now.
@@ -76,12 +78,13 @@ fn failed(error: impl std::fmt::Display) -> PlugError {
 
 impl Container {
     /// Enters the namespace once: IPv6 on, router advertisements off (for
-    /// `all`, `default` and the interface), TX checksum offload off where the
-    /// userspace datapath needs it, sockets open. `interface` is the device's
-    /// own name.
+    /// `all`, `default` and the interface, `interface` being the device's own
+    /// name), sockets open. An interface that comes later takes it from
+    /// `default`. With `tx_checksum_off`, which the userspace datapath needs,
+    /// [`Container::bring_up`] turns that offload off.
     ///
     /// # Errors
-    /// When the namespace can't be entered, a sysctl or the offload not be set.
+    /// When the namespace can't be entered or a sysctl not be set.
     pub async fn enter(
         namespace: &Namespace,
         interface: &str,
@@ -97,13 +100,10 @@ impl Container {
                             .map_err(|error| failed(format!("sysctl {scope}/{key}: {error}")))?;
                     }
                 }
-                if tx_checksum_off {
-                    EthtoolSocket::open()
-                        .and_then(|socket| socket.tx_checksum_off(&interface))
-                        .map_err(|error| failed(format!("checksum offload of {interface}: {error}")))?;
-                }
+                let ethtool = tx_checksum_off.then(EthtoolSocket::open).transpose();
+                let ethtool = ethtool.map_err(|error| failed(format!("open an ethtool socket: {error}")))?;
                 let reach = Reachability::open_on(&runtime).map_err(failed)?;
-                Ok(Self { netlink: reach.netlink().clone(), reach, packets: PacketSocket::open() })
+                Ok(Self { netlink: reach.netlink().clone(), reach, packets: PacketSocket::open(), ethtool })
             })
             .await
             .map_err(failed)?;
@@ -117,19 +117,37 @@ impl Container {
     /// # Errors
     /// When the interface is missing or the kernel refuses.
     pub async fn configure(&self, wanted: &Interface) -> Result<Link, PlugError> {
-        self.try_configure(wanted).await.map_err(failed)
+        let link = self.bring_up(wanted, true).await?;
+        self.route(&link, wanted).await?;
+        Ok(link)
     }
 
-    /// Brings the interface up with its MAC and MTU, without addresses.
+    /// Brings the interface up with its MAC, its MTU and, if `addressed`, its
+    /// addresses. They come before the link is up: the kernel then reports all
+    /// their multicast groups at once, before the switch listens, which would
+    /// flood each report to all its ports.
     ///
     /// # Errors
     /// When the interface is missing or the kernel refuses.
-    pub async fn bring_up(&self, wanted: &Interface) -> Result<Link, PlugError> {
-        self.try_bring_up(wanted).await.map_err(failed)
+    pub async fn bring_up(&self, wanted: &Interface, addressed: bool) -> Result<Link, PlugError> {
+        self.try_bring_up(wanted, addressed).await.map_err(failed)
     }
 
-    async fn try_bring_up(&self, wanted: &Interface) -> Result<Link, netlink::Error> {
+    /// Gives the interface, up already, its routes.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub async fn route(&self, link: &Link, wanted: &Interface) -> Result<(), PlugError> {
+        self.try_route(link, wanted).await.map_err(failed)
+    }
+
+    async fn try_bring_up(&self, wanted: &Interface, addressed: bool) -> Result<Link, netlink::Error> {
         let mut link = self.netlink.require_link(&wanted.name).await?;
+        if let Some(ethtool) = &self.ethtool {
+            ethtool
+                .tx_checksum_off(&link.name)
+                .map_err(|source| netlink::Error::io(format!("checksum offload of {}", link.name), source))?;
+        }
         if link.mac != Some(wanted.mac) {
             self.netlink.set_mac(link.index, wanted.mac).await?;
         }
@@ -147,14 +165,16 @@ impl Container {
         {
             self.netlink.add_address(link.index, local.into(), true).await?;
         }
+        if addressed {
+            self.address(&link, wanted).await?;
+        }
         if !link.up || link.alias.as_ref() != Some(&wanted.alias) {
             self.netlink.set_up_as(link.index, &wanted.alias).await?;
         }
         Ok(link)
     }
 
-    async fn try_configure(&self, wanted: &Interface) -> Result<Link, netlink::Error> {
-        let link = self.try_bring_up(wanted).await?;
+    async fn address(&self, link: &Link, wanted: &Interface) -> Result<(), netlink::Error> {
         let present: BTreeSet<IpNet> = self
             .netlink
             .addresses(Some(link.index))
@@ -169,6 +189,10 @@ impl Container {
         for net in wanted.addresses.iter().filter(|net| !present.contains(net)) {
             self.netlink.add_address(link.index, *net, wanted.no_dad).await?;
         }
+        Ok(())
+    }
+
+    async fn try_route(&self, link: &Link, wanted: &Interface) -> Result<(), netlink::Error> {
         for gateway in &wanted.default_gateways {
             let mut route = Route { link: Some(link.index), ..Route::default_via(*gateway) };
             // A gateway outside of the prefix is reachable on the link all the same.
@@ -182,7 +206,7 @@ impl Container {
                 tracing::warn!(error = %error, "an extra route of a pod was refused");
             }
         }
-        Ok(link)
+        Ok(())
     }
 
     /// What tells neighbours where the addresses are now; once, and nothing

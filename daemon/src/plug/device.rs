@@ -37,8 +37,8 @@ impl Plugger {
             mtu: target.interface.mtu,
         };
         made.link = true;
-        match self.host.netlink.add_port_veth(&veth).await {
-            Ok(()) => return self.without_checksums(target),
+        match self.host.add_port_veth(&veth, target.userspace).await {
+            Ok(()) => return Ok(()),
             Err(error) if error.is_existing() => {}
             Err(error) => return Err(failed(error)),
         }
@@ -57,13 +57,13 @@ impl Plugger {
             (None, Some(there)) if is_ours(there, target) => {
                 inside.delete_link(&target.interface.name).await.map_err(failed)?;
                 made.link = true;
-                self.host.netlink.add_port_veth(&veth).await.map_err(failed)?;
+                self.host.add_port_veth(&veth, target.userspace).await.map_err(failed)?;
             }
             (None, Some(_)) => return Err(of_another_plugin(target)),
             _ => {
                 self.host.netlink.delete_link(name).await.map_err(failed)?;
                 made.link = true;
-                self.host.netlink.add_port_veth(&veth).await.map_err(failed)?;
+                self.host.add_port_veth(&veth, target.userspace).await.map_err(failed)?;
             }
         }
         self.without_checksums(target)
