@@ -250,7 +250,7 @@ pub struct VipView {
     pub used_by: Option<Arc<str>>,
     /// The addresses it has, or had while nobody carried them.
     pub lease: Option<Arc<Lease>>,
-    /// Ports of the pods that may answer for it (annotation `aaps`), by name.
+    /// Ports of the pods that may answer for it (annotation `aaps`), by name, in whatever subnet.
     pub parents: Arc<Vec<Arc<str>>>,
     /// MAC of the router port of its subnet.
     pub router_mac: Option<Arc<str>>,

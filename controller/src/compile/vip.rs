@@ -50,12 +50,18 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
         }
         return facts;
     };
-    ports(name, &vip, lease, &subnet, &mut facts);
+    ports(view, name, (&vip, lease), &subnet, &mut facts);
     fields(&object, &vip, lease, &mut facts);
     facts
 }
 
-fn ports(name: &Arc<str>, vip: &VipView, lease: &Lease, subnet: &SubnetView, facts: &mut Facts) {
+fn ports(
+    view: &dyn View,
+    name: &Arc<str>,
+    (vip, lease): (&VipView, &Lease),
+    subnet: &SubnetView,
+    facts: &mut Facts,
+) {
     if !subnet.spec.provider.is_empty()
         && subnet.spec.provider != keys::DEFAULT_PROVIDER
         && !subnet.spec.provider.ends_with(".ovn")
@@ -83,7 +89,10 @@ fn ports(name: &Arc<str>, vip: &VipView, lease: &Lease, subnet: &SubnetView, fac
     if vip.spec.namespace.is_empty() || vip.spec.r#type == "kube_host_vm_vip" {
         return;
     }
-    let parents = vip.parents.join(",");
+    // OVN looks for them on the Vip's own switch: a pod answers by the port that it has there.
+    let here =
+        |port: &&Arc<str>| matches!(view.lease(port), LeaseState::Held(held) if held.subnet == lease.subnet);
+    let parents = vip.parents.iter().filter(here).map(|port| &**port).collect::<Vec<_>>().join(",");
     let addresses: Vec<IpAddr> = rows::addresses(lease).collect();
     for (n, ip) in addresses.iter().enumerate() {
         let port = if n == 0 { name.to_string() } else { format!("{name}.v6") };

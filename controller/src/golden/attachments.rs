@@ -100,6 +100,53 @@ fn several_interfaces_of_both_kinds() {
     assert!(bench.core().quiet(), "{}", bench.core().status());
 }
 
+/// A pod that may answer for a Vip does so by the port that it has in the Vip's subnet, whichever of its interfaces that is.
+#[test]
+fn a_vip_names_the_ports_in_its_own_subnet() {
+    let mut bench = ready();
+    let spec = json!({ "cidrBlock": "172.21.0.0/24", "gateway": "172.21.0.1", "provider": "ovs.web.ovn" });
+    bench.api.create(&cluster(Kind::Subnet, "second"), json!({ "spec": spec })).unwrap();
+    for (name, subnet) in [("first", "ovn-default"), ("other", "second")] {
+        let spec = json!({ "subnet": subnet, "namespace": "web" });
+        bench.api.create(&cluster(Kind::Vip, name), json!({ "spec": spec })).unwrap();
+    }
+    let parents = |bench: &Bench, vip: &str| {
+        let replica = bench.db.replica();
+        let ports = replica.table("Logical_Switch_Port").unwrap();
+        let port = ports.find_one("name", &ovsdb::Value::string(vip)).unwrap();
+        port.map_get("options", "virtual-parents").unwrap().to_owned()
+    };
+    let on = |networks: &str| json!({ NETWORKS: networks, "ovn.kubernetes.io/aaps": "first,other" });
+    bench.add_pod_with("a-0", "n-1", on("ovs,vlan"));
+    bench.add_pod_with("a-1", "n-1", on(""));
+    bench.settle();
+    assert_eq!(parents(&bench, "first"), "a-0.web,a-1.web");
+    assert_eq!(parents(&bench, "other"), "a-0.web.ovs.web.ovn");
+    restart(&mut bench, Families::V4);
+    bench.settle();
+    assert_eq!(parents(&bench, "other"), "a-0.web.ovs.web.ovn");
+    // Unplugged; and one without the default network.
+    bench.api.edit(&pod("a-0"), json!({ "metadata": { "annotations": { NETWORKS: "vlan" } } }));
+    let mut only = on("");
+    only["v1.multus-cni.io/default-network"] = "web/ovs".into();
+    bench.add_pod_with("a-2", "n-1", only);
+    bench.settle();
+    assert_eq!(parents(&bench, "first"), "a-0.web,a-1.web");
+    assert_eq!(parents(&bench, "other"), "a-2.web.ovs.web.ovn");
+    bench.api.remove(&pod("a-2"));
+    bench.settle();
+    assert_eq!(parents(&bench, "other"), "");
+    // The definition comes after the pod.
+    bench.api.remove(&ObjectRef::namespaced(Kind::Nad, "web", "ovs"));
+    bench.add_pod_with("a-3", "n-1", on("ovs"));
+    bench.settle();
+    assert_eq!(parents(&bench, "other"), "");
+    add_nad(&mut bench, "ovs", &json!({ "type": "kube-ovn" }));
+    bench.settle();
+    assert_eq!(parents(&bench, "other"), "a-3.web.ovs.web.ovn");
+    assert!(bench.core().quiet(), "{}", bench.core().status());
+}
+
 #[test]
 fn u_04_addresses_of_other_cnis_interfaces_come_back() {
     let mut bench = ready();

@@ -186,6 +186,7 @@ impl World {
                 None => self.attachments.pods.remove(&pod),
             };
             self.changed.insert(ReadKey::Interfaces(namespace.clone(), name.clone()));
+            self.ports_changed(namespace, name);
         }
         self.want_interfaces(namespace, name, old.as_deref());
     }

@@ -266,16 +266,38 @@ impl World {
             .collect();
         let pods = self.vips.answering.get(&vip.meta.name).into_iter().flatten();
         pods.filter(|(namespace, _)| **namespace == *vip.spec.namespace)
-            .filter_map(|(namespace, name)| {
-                let stored = self.stored_pod(namespace, name).filter(|stored| stored.view.wants_network)?;
-                let labels = &stored.object.meta.labels;
-                let selected = wanted.iter().all(|(key, value)| labels.get(key) == Some(value));
-                let base = self.base_name(namespace, name);
-                selected.then(|| names::pod_port(&base, namespace, keys::DEFAULT_PROVIDER).into())
+            .filter(|(namespace, name)| {
+                let stored = self.stored_pod(namespace, name).filter(|stored| stored.view.wants_network);
+                stored.is_some_and(|stored| {
+                    let labels = &stored.object.meta.labels;
+                    wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
+                })
             })
+            .flat_map(|(namespace, name)| self.ports_in_ovn(namespace, name))
             .collect::<BTreeSet<_>>()
             .into_iter()
             .collect()
+    }
+
+    /// Ports that OVN has of a pod: of the cluster's own network, and of others that are ours.
+    fn ports_in_ovn(&self, namespace: &Arc<str>, name: &Arc<str>) -> Vec<Arc<str>> {
+        let interfaces = self.interfaces(namespace, name);
+        let own = interfaces.as_ref().is_none_or(|interfaces| interfaces.default).then(|| {
+            let base = self.base_name(namespace, name);
+            Arc::from(names::pod_port(&base, namespace, keys::DEFAULT_PROVIDER))
+        });
+        let others = interfaces.iter().flat_map(|interfaces| &interfaces.list);
+        own.into_iter().chain(others.filter(|other| other.ovn).map(|other| other.port.clone())).collect()
+    }
+
+    /// The ports of a pod may be others than before.
+    pub(super) fn ports_changed(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
+        let listed = self
+            .stored_pod(namespace, name)
+            .and_then(|stored| stored.object.meta.annotations.get(keys::AAPS).cloned());
+        if listed.is_some() {
+            self.note_answering(namespace, name, listed.as_deref(), listed.as_deref());
+        }
     }
 
     /// Projects one Vip anew.
