@@ -1,15 +1,13 @@
 //! Traffic that runs while a test breaks things, and what of it was lost.
 //!
 //! In: a pod and where to send. Out: how many packets went unanswered, and the
-//! longest run of them. A packet a millisecond: what the loss of one packet is
-//! called a millisecond of outage by.
+//! longest time without an answer. A packet a millisecond, so that a short outage
+//! shows as well.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use lab::checks::probe::PodView;
@@ -22,7 +20,7 @@ use crate::cluster::Cluster;
 pub struct Flow {
     child: Child,
     /// What ping prints. A pipe that nobody reads meanwhile would stop it after a second.
-    output: File,
+    output: tempfile::NamedTempFile,
     what: String,
 }
 
@@ -46,8 +44,12 @@ pub struct Loss {
     pub sent: usize,
     /// Without an answer.
     pub lost: usize,
-    /// The longest run of them: milliseconds of outage.
+    /// The longest run of them. Who gets no answers is asked less often: its time is [`Loss::outage`].
     pub longest: usize,
+    /// The longest time without an answer, as far as packets were lost in it.
+    pub outage: Duration,
+    /// The longest time between two answers, whether packets were lost in it or only held back.
+    pub stall: Duration,
     /// All runs, the first one first.
     pub gaps: Vec<Gap>,
 }
@@ -68,7 +70,9 @@ impl Loss {
 
 impl std::fmt::Display for Loss {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {} of {} lost, {} in a row", self.what, self.lost, self.sent, self.longest)?;
+        let outage = self.outage.as_millis();
+        write!(f, "{}: {} of {} lost, outage {outage} ms", self.what, self.lost, self.sent)?;
+        write!(f, ", longest time between answers {} ms", self.stall.as_millis())?;
         for gap in self.gaps.iter().take(5) {
             write!(f, "; {} at {:.3} for {:.0} ms", gap.length, gap.at, (gap.until - gap.at) * 1000.0)?;
         }
@@ -99,13 +103,31 @@ impl Flow {
         lab::run::run("kill", [signal, "--", &format!("-{}", self.child.id())])
     }
 
+    /// What it has said so far. By a descriptor of its own: ping writes where the shared one stands.
+    fn said(&self) -> Result<String> {
+        std::fs::read_to_string(self.output.path()).context("ping's output")
+    }
+
+    /// Waits until an answer is fresh. A switch that is busy holds packets back for a while and loses none: whoever ends
+    /// the flood then would take them for lost.
+    fn wait_alive(&self) -> Result<()> {
+        const FRESH: f64 = 0.25;
+        let limit = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < limit {
+            let last = self.said()?.lines().rev().find_map(answer);
+            if last.is_some_and(|(_, time)| unix_now() - time < FRESH) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
     fn read(&mut self) -> Result<String> {
         self.child.wait().context("ping did not end")?;
         // nsenter ends before ping has said its last words.
         for _ in 0..100 {
-            let mut text = String::new();
-            self.output.seek(SeekFrom::Start(0)).context("ping's output")?;
-            self.output.read_to_string(&mut text).context("ping's output")?;
+            let text = self.said()?;
             if text.contains("packets transmitted") {
                 return Ok(text);
             }
@@ -133,20 +155,23 @@ impl Flow {
             command.args(["nsenter", &format!("--net={netns}")]);
         }
         // `-D`: when each answer came.
-        command.args(["ping", "-n", "-D", "-i", "0.001", &to.to_string()]);
-        let output = tempfile::tempfile().context("a file for ping's output")?;
+        command.args(["stdbuf", "-oL", "ping", "-n", "-D", "-i", "0.001", &to.to_string()]);
+        // By lines, so that it can be seen whether answers come.
+        let output = tempfile::NamedTempFile::new().context("a file for ping's output")?;
         // A group of its own: nsenter stays as the parent, and only signals to both reach ping.
         command.process_group(0);
-        let child = command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(Stdio::null()).spawn();
+        let child = command.stdin(Stdio::null()).stdout(output.reopen()?).stderr(Stdio::null()).spawn();
         Ok(Self { child: child.context("cannot start ping")?, output, what: format!("{name} to {to}") })
     }
 
-    /// Ends it and counts. Packets of the last quarter of a second may still be on
-    /// their way and do not count.
+    /// Ends it and counts. Packets of the last quarter of a second may still be on their way and do not count. Who waits
+    /// for an answer sends one in 10 ms (iputils), whatever interval was asked for, so these are few.
     pub fn end(mut self) -> Result<Loss> {
-        const UNDERWAY: usize = 250;
+        const UNDERWAY: usize = 25;
         std::thread::sleep(Duration::from_millis(500));
+        self.wait_alive()?;
         self.signal("-INT")?;
+        let ended = unix_now();
         let text = self.read()?;
         let (mut numbers, times): (Vec<usize>, Vec<f64>) = text.lines().filter_map(answer).unzip();
         ensure!(!numbers.is_empty(), "{}: no answer at all", self.what);
@@ -161,13 +186,16 @@ impl Flow {
         let transmitted = transmitted.with_context(|| format!("{}: no summary", self.what))?;
         let last = answered.last().copied().unwrap_or_default();
         let sent = transmitted.saturating_sub(UNDERWAY).max(last.0);
-        Ok(count(self.what.clone(), &answered, sent))
+        Ok(count(self.what.clone(), &answered, sent, ended))
     }
 }
 
-/// What is missing between answers (number and time, in order) of `sent` packets.
-fn count(what: String, answered: &[(usize, f64)], sent: usize) -> Loss {
-    let end = answered.last().map_or(0.0, |(_, time)| *time);
+fn unix_now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// What is missing between answers (number and time, in order) of `sent` packets, until it was ended.
+fn count(what: String, answered: &[(usize, f64)], sent: usize, end: f64) -> Loss {
     let mut before = (0, answered.first().map_or(0.0, |(_, time)| *time));
     let mut gaps = Vec::new();
     for (number, time) in answered.iter().copied().chain([(sent + 1, end)]) {
@@ -179,7 +207,11 @@ fn count(what: String, answered: &[(usize, f64)], sent: usize) -> Loss {
     }
     let lost = gaps.iter().map(|gap| gap.length).sum();
     let longest = gaps.iter().map(|gap| gap.length).max().unwrap_or(0);
-    Loss { what, sent, lost, longest, gaps }
+    let time = |gap: &Gap| Duration::from_secs_f64((gap.until - gap.at).max(0.0));
+    let outage = gaps.iter().map(time).max().unwrap_or_default();
+    let times = answered.windows(2).map(|pair| (pair[1].1 - pair[0].1).max(0.0));
+    let stall = Duration::from_secs_f64(times.fold(0.0, f64::max));
+    Loss { what, sent, lost, longest, outage, stall, gaps }
 }
 
 /// `icmp_seq=N` of an answer's line, and when it came.
@@ -226,13 +258,14 @@ mod tests {
 
     #[test]
     fn gaps_tell_when_they_were_and_who_else_had_one() {
-        let answered = [(1, 10.0), (2, 10.1), (5, 10.2), (6, 20.0)];
-        let loss = count("x".into(), &answered, 8);
+        let answered = [(1, 10.0), (2, 10.25), (5, 10.5), (6, 20.0)];
+        let loss = count("x".into(), &answered, 8, 21.0);
         assert_eq!((loss.sent, loss.lost, loss.longest), (8, 4, 2));
+        assert_eq!((loss.outage.as_millis(), loss.stall.as_millis()), (1000, 9500));
         let gap = |at, until| Gap { at, until, length: 2 };
-        assert_eq!(loss.gaps, [gap(10.1, 10.2), gap(20.0, 20.0)]);
-        let other = count("y".into(), &[(1, 10.3), (3, 10.4)], 3);
-        assert_eq!(loss.alone(&[other]), [gap(20.0, 20.0)]);
+        assert_eq!(loss.gaps, [gap(10.25, 10.5), gap(20.0, 21.0)]);
+        let other = count("y".into(), &[(1, 10.75), (3, 11.0)], 3, 12.0);
+        assert_eq!(loss.alone(&[other]), [gap(20.0, 21.0)]);
         assert_eq!(loss.alone(&[]).len(), 2);
     }
 }

@@ -34,8 +34,9 @@ impl Inventory {
             lines("routes", "ip route; ip -6 route | sed 's/ expires.*//'")?;
             lines("namespaces", NAMESPACES)?;
             lines("sets", "ipset save | grep ovn || true")?;
-            // kube-proxy's own rules follow Services and are none of ours.
-            lines("rules", "iptables-save | grep -E 'OVN|ovn' ; ip6tables-save | grep -E 'OVN|ovn' || true")?;
+            // kube-proxy's own rules follow Services and their endpoints, and are none of ours, whatever their name.
+            let rules = "(iptables-save; ip6tables-save) | grep -E 'OVN|ovn' | grep -v KUBE- || true";
+            lines("rules", rules)?;
         }
         let ips = api::list(&cluster.lab, "/apis/kubeovn.io/v1/ips")?;
         all.insert(

@@ -16,9 +16,8 @@ use lab::state::Node;
 use serde_json::{Value, json};
 
 const SUBNET: &str = "turning";
-/// The most that a planned change may lose in a row, milliseconds: what is translated differently on another node
-/// is a new connection there, and the nodes hear of the change one by one.
-const PLANNED: usize = 100;
+/// The longest outage of a planned change. Seen are 0 to 2 packets, since nodes hear of it one by one.
+const PLANNED: Duration = Duration::from_millis(250);
 /// A member of a shared gateway that dies is left out after this: the controller's probe, every second, has to
 /// miss it three times (D79 of `docs/compatibility.md`), and the machine is shared.
 const PROBED: Duration = Duration::from_secs(15);
@@ -77,7 +76,7 @@ fn end(flows: Vec<Flow>, what: &str) -> Result<Vec<Loss>> {
 }
 
 fn planned(losses: &[Loss], what: &str) -> Result<()> {
-    let wrong: Vec<_> = losses.iter().filter(|loss| loss.longest > PLANNED).map(Loss::to_string).collect();
+    let wrong: Vec<_> = losses.iter().filter(|loss| loss.outage > PLANNED).map(Loss::to_string).collect();
     ensure!(wrong.is_empty(), "{what} cut the traffic: {}", wrong.join("; "));
     Ok(())
 }
@@ -209,10 +208,10 @@ fn a_member_of_a_shared_gateway_is_planned_away_and_lost() -> Result<()> {
     let (after, losses) = (left?, losses?);
     dead?;
     say(format!("left out {:.1} s after its node died", after.as_secs_f64()));
-    let cut: Vec<&Loss> = losses.iter().filter(|loss| loss.longest > PLANNED).collect();
+    let cut: Vec<&Loss> = losses.iter().filter(|loss| loss.outage > PLANNED).collect();
     say(format!("{} of {} ways led through it", cut.len(), losses.len()));
-    let longest = cut.iter().map(|loss| loss.longest).max().context("no way led through the dead node")?;
-    ensure!(longest <= usize::try_from(PROBED.as_millis())?, "{longest} ms without an answer");
+    let longest = cut.iter().map(|loss| loss.outage).max().context("no way led through the dead node")?;
+    ensure!(longest <= PROBED, "{longest:?} without an answer");
     wait_members(&cluster, 2)?;
     for pod in &staying {
         for v4 in families(&cluster) {
