@@ -144,6 +144,14 @@ async fn a_node_comes_up_serves_pods_and_survives_restarts() {
     for device in ["br-phy", "ovn0"] {
         machine.host.netlink.delete_link(device).await.unwrap();
     }
+    machine
+        .namespace
+        .run(|| {
+            for setting in ["ipv6/conf/eth1/disable_ipv6", "ipv4/conf/eth1/rp_filter"] {
+                std::fs::write(format!("/proc/sys/net/{setting}"), "0").unwrap();
+            }
+        })
+        .unwrap();
     machine.give_eth1(&["10.9.0.12/24", "fd09::11/64"]).await;
     machine.vswitchd = Some(start_vswitchd(&machine.namespace, &machine.server));
     let agent = machine.start_agent();

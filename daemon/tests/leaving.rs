@@ -24,8 +24,10 @@ fn on_node(machine: &Machine, script: &'static str) -> String {
 /// first look at a table are left out.
 const FIREWALL: &str =
     "for save in iptables-nft-save ip6tables-nft-save; do $save | grep -E '^-A|^:.* - '; done; ipset save";
-/// Routes and the rules that choose among their tables.
-const ROUTES: &str = "ip route; ip -6 route | sed 's/ expires.*//'; ip rule; ip -6 rule";
+/// Routes and the rules that choose among their tables. Of link-local prefixes each link has one; the kernel lists them in
+/// the order in which links got IPv6, which a NIC in a bridge is without.
+const ROUTES: &str = "ip route; ip -6 route | sed 's/ expires.*//' | grep -v ^fe80; ip -6 route | grep ^fe80 | sort; \
+    ip rule; ip -6 rule";
 /// Somebody else's rules, among them some in the chains that ours hook into.
 const FOREIGN: &str = "iptables-nft -t nat -A POSTROUTING -s 192.0.2.0/24 -j MASQUERADE && \
     iptables-nft -t filter -N SITE && iptables-nft -A FORWARD -j SITE && iptables-nft -A SITE -s 192.0.2.1 -j DROP && \

@@ -9,24 +9,9 @@ mod support;
 use daemon::kube::ProviderNetworkFacts;
 use support::Node;
 use support::death::{killed_after, settle};
-use support::underlay::{Agent, Wire, carried, plain, sh};
+use support::underlay::{Agent, Wire, carried, plain, reachable};
 
-/// A node never is without its address and its way out, wherever they are; IPv6 may be on its way home, written down.
-fn reachable(node: &Node, what: &str, leaving: bool) {
-    let mut there = sh(&node.namespace, "ip -o addr show; ip route show; ip -6 route show");
-    let view = node.ovs.view();
-    if leaving && let Some(record) = view.root_external_id("weir-nic-net1") {
-        there.push_str(&record.replace("::/0 via fd09::1", "via fd09::1 dev"));
-    }
-    let v4 = ["10.9.0.11/24", "10.9.0.12/24", "10.9.1.11/24", "default via 10.9.0.1"];
-    let own = sh(&node.namespace, "ip -o addr show; ip route show");
-    for needed in v4 {
-        assert!(own.contains(needed), "{what}: {needed} is lost\n{own}");
-    }
-    for needed in ["fd09::11/64", "fd09::12/64", "via fd09::1 dev"] {
-        assert!(there.contains(needed), "{what}: {needed} is lost\n{there}");
-    }
-}
+const RECORD: &str = "weir-nic-net1";
 
 fn network(exchange: bool) -> ProviderNetworkFacts {
     ProviderNetworkFacts {
@@ -64,11 +49,11 @@ async fn every_step(exchange: bool) {
                 let what = format!(
                     "exchange {exchange}, {dies_at}, died after step {steps} ({died:?}), turn {turn}"
                 );
-                reachable(&node, &what, dies_at == 1);
+                reachable(&node, RECORD, &what, dies_at == 1);
                 let there = (dies_at == 0) != turn;
                 wanted(there);
                 assert!(agent.start(&node).pass().await, "{what}");
-                reachable(&node, &what, false);
+                reachable(&node, RECORD, &what, false);
                 if there {
                     assert_eq!(plain(&carried(&node.namespace, bridge)), plain(&before), "{what}");
                     agent.drop("net1");

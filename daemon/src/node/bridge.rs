@@ -1,14 +1,39 @@
-//! Carries out the plans of [`super::phy`]: the tunnel NIC on its userspace
-//! bridge, and home again.
+//! The tunnel NIC on its userspace bridge, and home again: which NIC, which bridge. How it moves is
+//! [`crate::underlay`]'s.
+
+use std::sync::Arc;
 
 use super::NotYet;
-use super::phy::{self, Journal, Step};
-use super::steps::{Initialiser, host_error, no_link, ovs_error, vendor_bridge_of};
+use super::steps::{Initialiser, no_link, vendor_bridge_of};
 use super::tunnel::{self, HostView, Wish};
-use crate::netlink::Link;
-use crate::ovs::{BridgeSpec, PortSpec, View, plan};
+use crate::changes::Changes;
+use crate::kube::Recorder;
+use crate::ovs::View;
+use crate::underlay::managers::Managers;
+use crate::underlay::{Underlay, UnderlayParts};
+
+/// What the mover says, as a reason of this step.
+fn in_tunnel(missing: NotYet) -> NotYet {
+    NotYet { step: "tunnel", ..missing }
+}
 
 impl Initialiser {
+    fn mover(&self) -> Underlay {
+        let inputs = &self.inputs;
+        Underlay::new(UnderlayParts {
+            flags: inputs.flags.clone(),
+            node: inputs.node.clone(),
+            client: None,
+            cluster: Arc::default(),
+            ovs: inputs.ovs.clone(),
+            host: inputs.host.clone(),
+            recorder: Recorder::disabled(),
+            status: self.status.subscribe(),
+            feed: Changes::default(),
+            managers: Managers::default(),
+        })
+    }
+
     /// Userspace datapath: the bridge that carries tunnels, with the NIC in it.
     pub(super) async fn userspace_bridge(
         &self,
@@ -17,7 +42,8 @@ impl Initialiser {
         wish: &Wish,
     ) -> Result<(HostView, String, Wish), NotYet> {
         let bridge = self.inputs.flags.dpdk_tunnel_iface.clone();
-        let recorded = Journal::read(view, &bridge);
+        let mover = self.mover();
+        let recorded = mover.tunnel_record(view, &bridge).await.map_err(in_tunnel)?;
         if recorded.is_none() && view.bridge(&bridge).is_some() {
             // Made by somebody else (the DPDK start script): only used.
             return Ok((host, bridge.clone(), Wish::Named(bridge)));
@@ -48,101 +74,43 @@ impl Initialiser {
             return Ok((host, holder.clone(), Wish::Named(holder)));
         }
         // The whole of the old NIC goes home before another one moves in.
-        if let Some(old) = recorded.as_ref().filter(|journal| journal.nic != nic.name) {
-            self.restore(&host, old, &bridge).await?;
+        if let Some(old) = recorded.clone().filter(|journal| journal.nic != nic.name) {
+            let from = old.nic.clone();
+            mover.tunnel_home(&bridge, old).await.map_err(in_tunnel)?;
             return Err(NotYet::new(
                 "tunnel",
-                format!("bridge {bridge} changes from {} to {nic_name}", old.nic),
+                format!("bridge {bridge} changes from {from} to {nic_name}"),
                 "",
             ));
         }
-        let journal = phy::journal(&host, &nic, recorded);
-        let spec = BridgeSpec {
-            name: bridge.clone(),
-            datapath_type: "netdev".to_owned(),
-            hwaddr: nic.mac.map(|mac| mac.to_string()),
-            external_ids: journal.external_ids(),
-            ..BridgeSpec::default()
-        };
-        let port = PortSpec { bridge: bridge.clone(), name: nic.name.clone(), ..PortSpec::default() };
-        let ovs = &self.inputs.ovs;
-        let make = |view: &View| plan::and_apply(view, |view| plan::ensure_bridge(view, &spec));
-        ovs.apply(make).await.map_err(ovs_error("tunnel"))?;
-        self.applied("tunnel").await?;
-        ovs.apply(|view| plan::ensure_port(view, &port)).await.map_err(ovs_error("tunnel"))?;
-        let host = self.host_view().await?;
-        let Some(inner) = host.link(&bridge) else {
-            return Err(NotYet::new(
-                "tunnel",
-                format!("ovs-vswitchd has not made interface {bridge} yet"),
-                "is ovs-vswitchd running?",
-            ));
-        };
-        for device in [nic.name.as_str(), bridge.as_str()] {
-            self.offload_off(device).map_err(|error| {
-                NotYet::new(
-                    "tunnel",
-                    format!("checksum offload of {device}: {error}"),
-                    "the agent needs CAP_NET_ADMIN",
-                )
-            })?;
-        }
-        self.carry_out(phy::move_plan(&host, &journal, &nic, inner)).await?;
+        mover.tunnel_in(&bridge, &nic, recorded).await.map_err(in_tunnel)?;
         let host = self.host_view().await?;
         Ok((host, bridge.clone(), Wish::Named(bridge)))
     }
 
     /// The datapath is the kernel's (again): a NIC that we moved goes home.
     pub(super) async fn undo_bridge(&self, view: &View, host: HostView) -> Result<HostView, NotYet> {
-        let bridge = &self.inputs.flags.dpdk_tunnel_iface;
-        match Journal::read(view, bridge) {
+        match self.bring_home(view).await? {
             None => Ok(host),
-            Some(journal) => {
-                self.restore(&host, &journal, bridge).await?;
-                self.host_view().await
-            }
+            Some(_) => self.host_view().await,
         }
     }
 
     /// The node is left for good: a NIC that we moved goes home. Its name, if there was one.
     ///
     /// # Errors
-    /// When a step fails; the journal is still there then, and it can be called again.
+    /// When a step fails; the record is still there then, and it can be called again.
     pub async fn leave(&self) -> Result<Option<String>, NotYet> {
-        let view = self.inputs.ovs.view();
-        let Some(journal) = Journal::read(&view, &self.inputs.flags.dpdk_tunnel_iface) else {
+        self.bring_home(&self.inputs.ovs.view()).await
+    }
+
+    async fn bring_home(&self, view: &View) -> Result<Option<String>, NotYet> {
+        let (mover, bridge) = (self.mover(), &self.inputs.flags.dpdk_tunnel_iface);
+        let Some(journal) = mover.tunnel_record(view, bridge).await.map_err(in_tunnel)? else {
             return Ok(None);
         };
-        let host = self.host_view().await?;
-        self.restore(&host, &journal, &self.inputs.flags.dpdk_tunnel_iface).await?;
-        Ok(Some(journal.nic))
-    }
-
-    async fn restore(&self, host: &HostView, journal: &Journal, bridge: &str) -> Result<(), NotYet> {
-        let Some(nic) = host.link(&journal.nic) else {
-            return Err(no_link(&Wish::Named(journal.nic.clone())));
-        };
-        let nowhere = Link { index: 0, ..nic.clone() };
-        let inner = host.link(bridge).unwrap_or(&nowhere);
-        self.carry_out(phy::restore_plan(host, journal, inner, nic)).await?;
-        let ovs = &self.inputs.ovs;
-        ovs.apply(|view| plan::remove_bridge(view, bridge)).await.map_err(ovs_error("tunnel"))
-    }
-
-    async fn carry_out(&self, steps: Vec<Step>) -> Result<(), NotYet> {
-        let host = &self.inputs.host.netlink;
-        for step in steps {
-            tracing::info!(?step, "moves the tunnel NIC");
-            let result = match &step {
-                Step::Mac(index, mac) => host.set_mac(*index, *mac).await,
-                Step::Up(index) => host.set_up(*index).await,
-                Step::AddAddress(index, net) => host.add_address(*index, *net, true).await,
-                Step::DeleteAddress(index, net) => host.delete_address(*index, *net).await,
-                Step::AddRoute(route) => host.replace_route(route).await,
-                Step::DeleteRoute(route) => host.delete_route(route).await,
-            };
-            result.map_err(host_error("tunnel"))?;
-        }
-        Ok(())
+        let nic = journal.nic.clone();
+        mover.tunnel_home(bridge, journal).await.map_err(in_tunnel)?;
+        Ok(Some(nic))
     }
 }

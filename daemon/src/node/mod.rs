@@ -11,7 +11,6 @@
 mod bridge;
 mod join;
 mod ovn0;
-pub mod phy;
 mod steps;
 pub mod tunnel;
 

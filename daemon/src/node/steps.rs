@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::phy::Journal;
 use super::tunnel::{self, HostView, Tunnel, Wish};
 use super::{NodeStatus, NotYet, OVN0};
 use crate::flags::Flags;
@@ -39,7 +38,7 @@ pub struct Initialiser {
     pub(super) inputs: Inputs,
     pub(super) reach: Reachability,
     network: watch::Sender<Option<NodeNetwork>>,
-    status: watch::Sender<NodeStatus>,
+    pub(super) status: watch::Sender<NodeStatus>,
     /// Since when the join gateways don't answer.
     pub(super) silent_since: Option<Instant>,
 }
@@ -180,7 +179,7 @@ impl Initialiser {
         }
         // A NIC on its bridge stays there until br-int itself says otherwise.
         let moved = view.bridge(BR_INT).is_none()
-            && Journal::read(&view, &self.inputs.flags.dpdk_tunnel_iface).is_some();
+            && crate::underlay::tunnel_is_recorded(&view, &self.inputs.flags.dpdk_tunnel_iface);
         let userspace = moved
             || view.is_userspace()
             || node.as_ref().is_some_and(|node| {

@@ -9,6 +9,7 @@
 pub mod mirror;
 pub mod plan;
 pub mod qos;
+mod root;
 mod view;
 
 use std::collections::HashMap;

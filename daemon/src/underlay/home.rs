@@ -123,7 +123,7 @@ impl Underlay {
         self.change(|view| plan::delete_root_external_ids(view, &[key.as_str()])).await
     }
 
-    async fn settings_home(&self, journal: &Journal, device: &str) -> Result<(), NotYet> {
+    pub(super) async fn settings_home(&self, journal: &Journal, device: &str) -> Result<(), NotYet> {
         let ipv6 = !journal.load.family(true).addresses.is_empty();
         let restored = journal.settings.restore(&self.parts.host, device, ipv6).await;
         restored.map_err(|error| not_yet(format!("settings of {device}: {error}"), ""))

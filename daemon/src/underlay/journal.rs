@@ -135,8 +135,15 @@ impl Journal {
     /// # Errors
     /// When somebody has changed it to something unreadable.
     pub fn read(view: &View, network: &str) -> Result<Option<Self>, NotYet> {
-        let key = Self::key(network);
-        let Some(text) = view.root_external_id(&key) else { return Ok(None) };
+        Self::read_at(view, &Self::key(network))
+    }
+
+    /// What is recorded under a key.
+    ///
+    /// # Errors
+    /// When somebody has changed it to something unreadable.
+    pub fn read_at(view: &View, key: &str) -> Result<Option<Self>, NotYet> {
+        let Some(text) = view.root_external_id(key) else { return Ok(None) };
         serde_json::from_str(text).map(Some).map_err(|error| {
             not_yet(
                 format!("Open_vSwitch external_ids:{key} can't be read: {error}"),

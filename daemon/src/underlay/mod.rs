@@ -5,6 +5,7 @@
 //! NIC, bridge: addresses, routes ─────▶ journal (what moves) ────▶ mappings, labels, events
 //! Subnets (u2o) ──────────────────────▶ fdb (static MAC entries)
 //! ConfigMap, labels of this node ─────▶ gateway (external gateway's bridge, interconnection)
+//! the tunnel NIC of the userspace datapath ─▶ tunnel (for the node's loop: the same steps, another key)
 //! ```
 //!
 //! A NIC that becomes a port of a bridge may be the node's only one, with its address and default route. Hence:
@@ -29,11 +30,14 @@ pub mod mappings;
 pub mod member;
 mod mover;
 mod network;
+mod old_record;
 mod run;
 mod settings;
+mod tunnel;
 pub mod vlans;
 
 pub use run::{Underlay, UnderlayParts};
+pub use tunnel::tunnel_is_recorded;
 
 use crate::node::NotYet;
 

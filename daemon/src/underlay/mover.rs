@@ -63,6 +63,27 @@ impl Underlay {
         Ok(())
     }
 
+    /// Carries a load from a NIC to its bridge, with the NIC becoming a port (`attach`) in between.
+    pub(super) async fn carry_over(
+        &self,
+        nic: &Link,
+        bridge: &Link,
+        load: &Load,
+        attach: impl Future<Output = Result<(), NotYet>>,
+    ) -> Result<(), NotYet> {
+        // IPv4 first: neighbours that ask the bridge get an answer as soon as it hears them. Of IPv6 the address alone,
+        // for the kernel would choose among two links with one prefix.
+        let early = Load { routes: Vec::new(), ..load.clone() };
+        self.place(bridge, &early, Placed::Elsewhere).await?;
+        attach.await?;
+        // Behind the NIC's own, which then go.
+        self.place(bridge, load, Placed::Elsewhere).await?;
+        let left = self.load(nic.index).await?;
+        self.take(nic, &left).await?;
+        // The kernel dropped what hung on the last address; nothing else is in the way now.
+        self.place(bridge, load, Placed::Elsewhere).await
+    }
+
     /// A link by its name.
     pub(super) async fn link(&self, name: &str) -> Result<Option<Link>, NotYet> {
         let found = self.parts.host.netlink.link(name).await.map_err(|error| host_failed(&error))?;

@@ -93,26 +93,14 @@ impl Underlay {
         }
         let nic = Link { name: wish.device(), ..nic };
         let bridge = self.bridge(wish, &nic, &journal).await?;
-        // IPv4 first: neighbours that ask the bridge get an answer as soon as it hears them. Of IPv6 the address alone,
-        // for the kernel would choose among two links with one prefix.
-        let early = Load { routes: Vec::new(), ..journal.load.clone() };
-        self.place(&bridge, &early, Placed::Elsewhere).await?;
-        if self.parts.managers.manages(&nic.name).await {
-            if !journal.settings.managed {
-                journal.settings.managed = true;
-                self.write(&wish.network, &journal).await?;
-            }
-            self.parts.managers.release(&nic.name).await?;
-        }
-        // VLANs that are ports already stay open.
-        let trunks = wish.trunks.iter().chain(journal.vlans.keys()).copied().collect();
-        self.attach(&Wish { trunks, ..wish.clone() }, &nic).await?;
-        // Behind the NIC's own, which then go.
-        self.place(&bridge, &journal.load, Placed::Elsewhere).await?;
-        let left = self.load(nic.index).await?;
-        self.take(&nic, &left).await?;
-        // The kernel dropped what hung on the last address; nothing else is in the way now.
-        self.place(&bridge, &journal.load, Placed::Elsewhere).await?;
+        let load = journal.load.clone();
+        let attach = async {
+            self.release(&Journal::key(&wish.network), &nic, &mut journal).await?;
+            // VLANs that are ports already stay open.
+            let trunks = wish.trunks.iter().chain(journal.vlans.keys()).copied().collect();
+            self.attach(&Wish { trunks, ..wish.clone() }, &nic).await
+        };
+        self.carry_over(&nic, &bridge, &load, attach).await?;
         let vlans = self.vlans(wish, &nic, &mut journal).await?;
         if !vlans.is_subset(&wish.trunks) {
             let trunks = wish.trunks.union(&vlans).copied().collect();
@@ -203,7 +191,12 @@ impl Underlay {
     }
 
     pub(super) async fn write(&self, network: &str, journal: &Journal) -> Result<(), NotYet> {
-        let ids = BTreeMap::from([(Journal::key(network), journal.text()?)]);
+        self.record(&Journal::key(network), journal).await
+    }
+
+    /// Writes a record under a key.
+    pub(super) async fn record(&self, key: &str, journal: &Journal) -> Result<(), NotYet> {
+        let ids = BTreeMap::from([(key.to_owned(), journal.text()?)]);
         self.change(|view| plan::set_root_external_ids(view, &ids)).await
     }
 
@@ -304,15 +297,20 @@ impl Underlay {
         self.wait_served(&link.name).await
     }
 
+    /// Who else configures the NIC lets go of it; the record says that it has to be handed back.
+    pub(super) async fn release(&self, key: &str, nic: &Link, journal: &mut Journal) -> Result<(), NotYet> {
+        if !self.parts.managers.manages(&nic.name).await {
+            return Ok(());
+        }
+        if !journal.settings.managed {
+            journal.settings.managed = true;
+            self.record(key, journal).await?;
+        }
+        self.parts.managers.release(&nic.name).await
+    }
+
     /// The NIC as a port of the bridge, and no other NIC of ours there.
     async fn attach(&self, wish: &Wish, nic: &Link) -> Result<(), NotYet> {
-        if self.parts.ovs.view().is_userspace() {
-            let off = self.parts.host.ethtool.tx_checksum_off(&nic.name);
-            off.map_err(|error| not_yet(format!("checksum offload of {}: {error}", nic.name), ""))?;
-        }
-        if !nic.up {
-            self.parts.host.netlink.set_up(nic.index).await.map_err(|error| host_failed(&error))?;
-        }
         let port = PortSpec {
             bridge: wish.bridge(),
             name: nic.name.clone(),
@@ -320,7 +318,19 @@ impl Underlay {
             port_external_ids: BTreeMap::from([(string("vendor"), string(crds::keys::VENDOR))]),
             ..PortSpec::default()
         };
-        self.change(|view| plan::ensure_port(view, &port)).await?;
+        self.open(nic, &port, self.parts.ovs.view().is_userspace()).await
+    }
+
+    /// A NIC becomes a port; the userspace datapath needs its packets with complete checksums.
+    pub(super) async fn open(&self, nic: &Link, port: &PortSpec, userspace: bool) -> Result<(), NotYet> {
+        if userspace {
+            let off = self.parts.host.ethtool.tx_checksum_off(&nic.name);
+            off.map_err(|error| not_yet(format!("checksum offload of {}: {error}", nic.name), ""))?;
+        }
+        if !nic.up {
+            self.parts.host.netlink.set_up(nic.index).await.map_err(|error| host_failed(&error))?;
+        }
+        self.change(|view| plan::ensure_port(view, port)).await?;
         self.wait_opened(&nic.name).await
     }
 

@@ -117,6 +117,23 @@ pub fn carried(namespace: &Namespace, link: &str) -> String {
     sh(namespace, &format!("({script}) || true")).replace(link, "LINK")
 }
 
+/// A node never is without its address and its way out, wherever they are; IPv6 may be on its way home, written down.
+pub fn reachable(node: &Node, record: &str, what: &str, leaving: bool) {
+    let mut there = sh(&node.namespace, "ip -o addr show; ip route show; ip -6 route show");
+    let view = node.ovs.view();
+    if leaving && let Some(record) = view.root_external_id(record) {
+        there.push_str(&record.replace("::/0 via fd09::1", "via fd09::1 dev"));
+    }
+    let v4 = ["10.9.0.11/24", "10.9.0.12/24", "10.9.1.11/24", "default via 10.9.0.1"];
+    let own = sh(&node.namespace, "ip -o addr show; ip route show");
+    for needed in v4 {
+        assert!(own.contains(needed), "{what}: {needed} is lost\n{own}");
+    }
+    for needed in ["fd09::11/64", "fd09::12/64", "via fd09::1 dev"] {
+        assert!(there.contains(needed), "{what}: {needed} is lost\n{there}");
+    }
+}
+
 /// The agent's part, and what it is told.
 pub struct Agent {
     pub cluster: Arc<daemon::kube::Cluster>,
