@@ -122,6 +122,7 @@ async fn k_061_addresses_and_the_link_of_ovn0_heal() {
     let (machine, _agent) = node().await;
     let host = &machine.host.netlink;
     let link = host.require_link("ovn0").await.unwrap();
+    assert_eq!((link.tx_queue_len, link.mtu), (1000, 1400), "K062, K060");
     let nets = ["100.64.0.2/16", "fd00:100::2/112"];
     assert_eq!(addresses(&machine.namespace, "ovn0").await, nets);
     host.delete_address(link.index, nets[0].parse().unwrap()).await.unwrap();
