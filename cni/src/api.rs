@@ -148,6 +148,21 @@ pub struct IpConfig {
     pub gateway: String,
 }
 
+/// The end of a pod's interface that stays on the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostEnd {
+    /// Its name.
+    #[serde(deserialize_with = "null_as_default")]
+    pub name: String,
+    /// Its hardware address.
+    #[serde(deserialize_with = "null_as_default")]
+    pub mac: String,
+    /// Its MTU in bytes, 0 where unknown.
+    #[serde(deserialize_with = "null_as_default")]
+    pub mtu: i64,
+}
+
 /// The body of ADD's answer, and (with `error` set) of every failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -179,6 +194,9 @@ pub struct CniResponse {
     /// What a person can do about the failure (Weir's addition).
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
     pub remedy: String,
+    /// The end on the host, where there is one. Weir's addition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostEnd>,
     /// The same addresses for an executable from before [`CniResponse::ips`].
     #[serde(flatten)]
     pub joined: JoinedAddresses,

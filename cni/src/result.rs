@@ -3,7 +3,7 @@
 //!
 //! In: the agent's [`CniResponse`]. Out: the JSON object that the runtime reads.
 
-use crate::api::{CniResponse, Dns, ExpectedState, Route};
+use crate::api::{CniResponse, Dns, ExpectedState, HostEnd, Route};
 use crate::conf::NetConf;
 use crate::error::{CniError, code};
 use crate::version::Version;
@@ -81,7 +81,9 @@ pub fn build(conf: &NetConf, netns: &str, response: &CniResponse) -> Result<Valu
         };
         let index = interfaces.len();
         if !delegate {
+            // The pod's before the host's: Kube-OVN's result has it alone, at 0, and some take it from there.
             interfaces.push(interface(conf, netns, response));
+            interfaces.extend(response.host.as_ref().and_then(|host| host_end(conf, host)));
         }
         ips.extend(addresses.iter().map(|address| {
             let mut entry = address_object("address", address);
@@ -122,18 +124,28 @@ fn previous_list(previous: &Value, key: &str) -> Result<Vec<Value>, CniError> {
 }
 
 fn interface(conf: &NetConf, netns: &str, response: &CniResponse) -> Value {
-    let mut interface = Map::new();
-    interface.insert("name".into(), response.nicname.clone().into());
-    if !response.mac_address.is_empty() {
-        interface.insert("mac".into(), response.mac_address.clone().into());
-    }
-    if conf.version >= Version::V110 && response.mtu > 0 {
-        interface.insert("mtu".into(), response.mtu.into());
-    }
+    let mut interface = described(conf, &response.nicname, &response.mac_address, response.mtu);
     if !netns.is_empty() {
         interface.insert("sandbox".into(), netns.into());
     }
     interface.into()
+}
+
+/// C040: what is on the host has no sandbox. An agent that says no name says nothing.
+fn host_end(conf: &NetConf, host: &HostEnd) -> Option<Value> {
+    (!host.name.is_empty()).then(|| described(conf, &host.name, &host.mac, host.mtu).into())
+}
+
+fn described(conf: &NetConf, name: &str, mac: &str, mtu: i64) -> Map<String, Value> {
+    let mut interface = Map::new();
+    interface.insert("name".into(), name.into());
+    if !mac.is_empty() {
+        interface.insert("mac".into(), mac.into());
+    }
+    if conf.version >= Version::V110 && mtu > 0 {
+        interface.insert("mtu".into(), mtu.into());
+    }
+    interface
 }
 
 fn address_object(key: &str, address: &Address) -> Map<String, Value> {
@@ -337,6 +349,52 @@ mod tests {
                 "dns": {},
             })
         );
+    }
+
+    /// C040, K037: the host's end is told too, behind the pod's, which addresses point at.
+    #[rstest]
+    #[case("0.3.1", false)]
+    #[case("1.0.0", false)]
+    #[case("1.1.0", true)]
+    fn c_040_the_hosts_end_has_no_sandbox(#[case] version: &str, #[case] says_mtu: bool) {
+        let host = HostEnd { name: "0123456789ab_h".into(), mac: "0a:00:00:00:00:01".into(), mtu: 1400 };
+        let response = CniResponse { host: Some(host), ..dual() };
+        let result = build(&configuration(version, "kube-ovn"), "/ns", &response).unwrap();
+        let mut wanted = json!({"name": "0123456789ab_h", "mac": "0a:00:00:00:00:01"});
+        if says_mtu {
+            wanted["mtu"] = 1400.into();
+        }
+        assert_eq!(result["interfaces"][1], wanted);
+        assert_eq!(result["interfaces"].as_array().unwrap().len(), 2);
+        for ip in result["ips"].as_array().unwrap() {
+            let index = usize::try_from(ip["interface"].as_u64().unwrap()).unwrap();
+            assert_eq!(result["interfaces"][index]["sandbox"], "/ns", "portmap leaves out all others");
+        }
+        // CHECK compares the pod's end, wherever it stands.
+        let state = expected(&result, "eth0", "/ns");
+        assert_eq!((state.mac_address.as_str(), state.addresses.len()), ("00:00:00:11:22:33", 2));
+        // An IPAM plugin has no interfaces, results before 0.3.0 neither.
+        for (version, plugin) in [("1.1.0", "macvlan"), ("0.2.0", "kube-ovn")] {
+            let result = build(&configuration(version, plugin), "/ns", &response).unwrap();
+            assert_eq!(result.get("interfaces"), None);
+        }
+    }
+
+    /// An executable of before skips what it does not know; an agent of before, or Kube-OVN's, says nothing of it.
+    #[test]
+    fn c_040_either_side_may_be_older() {
+        let host = HostEnd { name: "h".into(), ..HostEnd::default() };
+        let said = serde_json::to_value(CniResponse { host: Some(host), ..dual() }).unwrap();
+        assert_eq!(said["host"]["name"], "h");
+        let silent = serde_json::to_value(dual()).unwrap();
+        assert_eq!(silent.get("host"), None);
+        for host in [json!(null), json!({"name": null}), json!({})] {
+            let mut body = silent.clone();
+            body["host"] = host;
+            let response: CniResponse = serde_json::from_value(body).unwrap();
+            let result = build(&configuration("1.1.0", "kube-ovn"), "/ns", &response).unwrap();
+            assert_eq!(result["interfaces"].as_array().unwrap().len(), 1);
+        }
     }
 
     /// C022: a plugin that is not the first passes on what the others made.

@@ -63,17 +63,20 @@ fn failure(error: &PlugError) -> Response {
 
 fn decode<T: DeserializeOwned>(body: &Bytes) -> Result<T, PlugError> {
     serde_json::from_slice(body).map_err(|error| {
-        PlugError::new(Stage::ValidateRequest, format!("the request is not understood: {error}")).code(6)
+        PlugError::new(Stage::ValidateRequest, format!("the request is not understood: {error}"))
+            .code(6)
+            .remedy("who calls this socket must send what the CNI executable sends: is that of this version or Kube-OVN's?")
     })
 }
 
 /// Runs a call in a task of its own and waits for it.
 async fn detached<T: Send + 'static>(
     work: impl Future<Output = Result<T, PlugError>> + Send + 'static,
+    about: impl FnOnce(PlugError) -> PlugError,
 ) -> Result<T, PlugError> {
     tokio::spawn(work).await.unwrap_or_else(|error| {
         // A panic is a bug of ours; the runtime tries again.
-        Err(PlugError::new(Stage::ConfigureNic, format!("the call ended unexpectedly: {error}")))
+        Err(about(PlugError::new(Stage::ConfigureNic, format!("the call ended unexpectedly: {error}"))))
     })
 }
 
@@ -107,19 +110,20 @@ async fn add(State(api): State<Api>, body: Bytes) -> Response {
         Err(error) => return failure(&error),
     };
     let (plugger, call) = (api.plugger.clone(), request.clone());
-    let response = match detached(async move { plugger.add(&call).await }).await {
-        Ok(answer) => reply(200, &answer),
-        Err(error) => {
-            tracing::warn!(
-                stage = error.stage.as_str(),
-                error = error.message,
-                namespace = request.pod_namespace,
-                pod = request.pod_name,
-                "ADD failed"
-            );
-            failure(&error)
-        }
-    };
+    let response =
+        match detached(async move { plugger.add(&call).await }, |error| error.about(&request)).await {
+            Ok(answer) => reply(200, &answer),
+            Err(error) => {
+                tracing::warn!(
+                    stage = error.stage.as_str(),
+                    error = error.message,
+                    namespace = request.pod_namespace,
+                    pod = request.pod_name,
+                    "ADD failed"
+                );
+                failure(&error)
+            }
+        };
     api.finished(ADD_PATH, &request, &response, started);
     response
 }
@@ -131,13 +135,19 @@ async fn del(State(api): State<Api>, body: Bytes) -> Response {
         Err(error) => return failure(&error),
     };
     let (plugger, call) = (api.plugger.clone(), request.clone());
-    let response = match detached(async move { plugger.del(&call).await }).await {
-        Ok(()) => StatusCode::NO_CONTENT.into_response(),
-        Err(error) => {
-            tracing::warn!(stage = error.stage.as_str(), error = error.message, "DEL failed");
-            failure(&error)
-        }
-    };
+    let response =
+        match detached(async move { plugger.del(&call).await }, |error| error.about(&request)).await {
+            Ok(()) => StatusCode::NO_CONTENT.into_response(),
+            Err(error) => {
+                tracing::warn!(
+                    stage = error.stage.as_str(),
+                    error = error.message,
+                    container = request.container_id,
+                    "DEL failed"
+                );
+                failure(&error)
+            }
+        };
     api.finished(DEL_PATH, &request, &response, started);
     response
 }
@@ -163,7 +173,9 @@ async fn gc(State(api): State<Api>, body: Bytes) -> Response {
         Err(error) => return failure(&error),
     };
     let plugger = api.plugger.clone();
-    let response = match detached(async move { plugger.gc(&request).await }).await {
+    let network = request.network.clone();
+    let collect = async move { plugger.gc(&request).await };
+    let response = match detached(collect, |error| error.about_network(&network)).await {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => failure(&error),
     };

@@ -116,6 +116,52 @@ async fn an_add_that_fails_leaves_nothing() {
     assert!(addresses(&namespace, "eth0").await.is_empty());
 }
 
+/// K151: whoever waits in vain is told for whom, and where to look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_151_an_add_without_address_points_at_the_controller() {
+    let mut node = Node::start().await;
+    std::sync::Arc::get_mut(&mut node.plugger).unwrap().patience.annotations = Duration::from_millis(300);
+    let (mut pod, namespace) = (routed_pod(18), new_namespace());
+    let all = std::mem::take(&mut pod.annotations);
+    let mut allocated = all.clone();
+    allocated.remove(crds::keys::ROUTED);
+    for (annotations, stage, words) in [
+        (Default::default(), Stage::WaitAddress, "has given no address yet (waited"),
+        (allocated, Stage::WaitRoute, "has not routed the pod yet (waited"),
+    ] {
+        pod.annotations = annotations;
+        node.route_pod(&pod);
+        let error = node.plugger.add(&request(&pod, &namespace, 1)).await.unwrap_err();
+        assert_eq!((error.stage, error.code), (stage, 0), "try again later");
+        assert!(error.message.starts_with("pod web/pod-18 interface eth0: "), "{error}");
+        assert!(error.message.contains(words), "{error}");
+        assert!(error.remedy.contains("logs deploy/kube-ovn-controller"), "{}", error.remedy);
+    }
+    assert!(node.pod_ports().is_empty());
+}
+
+/// K192: a veth pair of our name that a crash, or another program, left behind is no obstacle to the first ADD.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_192_a_left_over_veth_is_no_obstacle() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let (pod, namespace) = (routed_pod(17), new_namespace());
+    node.route_pod(&pod);
+    let request = request(&pod, &namespace, 1);
+    let left = daemon::netlink::Veth {
+        name: &host_nic(&request),
+        peer: "left",
+        peer_mac: None,
+        peer_namespace: None,
+        mtu: None,
+    };
+    node.host.netlink.add_veth(&left).await.unwrap();
+    node.plugger.add(&request).await.unwrap();
+    assert!(node.host.netlink.link("left").await.unwrap().is_none(), "the old pair is gone");
+    assert_eq!(addresses(&namespace, "eth0").await, ["10.16.0.27/16", "fd00::21/112"]);
+    assert!(answers(&namespace, "eth0", "10.16.0.1").await);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_interface_of_another_plugin_is_not_touched() {
     let node = Node::start().await;

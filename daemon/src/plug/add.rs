@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Instant;
 
-use cni::api::{CniRequest, CniResponse};
+use cni::api::{CniRequest, CniResponse, HostEnd};
 
 use super::choices::{answer, api_routes, redact, validate};
 use super::container::Container;
@@ -92,17 +92,18 @@ impl Plugger {
             Err(_) if known.is_none_or(|pod| pod.deleting) => {}
             Err(error) => {
                 let message = format!(
-                    "stage={} error={} provider={} interface={} node={}",
+                    "stage={} error={} provider={} interface={} node={} remedy={}",
                     error.stage.as_str(),
                     redact(&error.message, request),
                     request.provider,
                     request.if_name,
-                    self.node
+                    self.node,
+                    redact(&error.clone().about(request).remedy, request)
                 );
                 self.recorder.record(pod, EventType::Warning, "PodNetworkConfigureFailed", message);
             }
         }
-        result.map(|(response, _)| response)
+        result.map(|(response, _)| response).map_err(|error| error.about(request))
     }
 
     async fn try_add(&self, request: &CniRequest) -> Result<(CniResponse, Wanted), PlugError> {
@@ -150,9 +151,10 @@ impl Plugger {
         // The semaphore is never closed; without a permit the call would go on all the same.
         let _permit = self.at_once.acquire().await.ok();
         match self.plug(&target, &namespace, &mut made, abandoned).await {
-            Ok((mtu, routes)) => {
+            Ok((mtu, routes, host)) => {
                 self.own.made(&port::spec(&target), request);
-                Ok((answer(&wanted, &wanted.if_name, i64::from(mtu), routes), wanted))
+                let answer = answer(&wanted, &wanted.if_name, i64::from(mtu), routes);
+                Ok((CniResponse { host, ..answer }, wanted))
             }
             Err(error) => {
                 self.roll_back(&target, &made).await;
@@ -202,7 +204,7 @@ impl Plugger {
         namespace: &Namespace,
         made: &mut Made,
         abandoned: impl Future<Output = PlugError>,
-    ) -> Result<(u32, Vec<cni::api::Route>), PlugError> {
+    ) -> Result<(u32, Vec<cni::api::Route>, Option<HostEnd>), PlugError> {
         let mut phase = Phases::start(&target.request.container_id);
         let mut plugged = self.make(target, namespace, made, &mut phase).await?;
         tokio::pin!(abandoned);
@@ -211,9 +213,20 @@ impl Plugger {
             error = &mut abandoned => return Err(error),
         }
         let (container, link) = plugged;
-        let routes = container.routes(link.index).await?;
+        let (routes, host) = tokio::join!(container.routes(link.index), self.host_end(target));
         phase.done("routes");
-        Ok((link.mtu, routes))
+        Ok((link.mtu, routes?, host))
+    }
+
+    /// The host's end of the pair, for the answer; the switch has an internal port's. One that is gone is somebody
+    /// else's to mend ([`super::replug`]), and no reason to fail here.
+    async fn host_end(&self, target: &Target<'_>) -> Option<HostEnd> {
+        if target.wanted.nic == NicKind::Internal {
+            return None;
+        }
+        let link = self.host.netlink.link(&target.port).await.ok()??;
+        let mac = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
+        Some(HostEnd { name: link.name, mac, mtu: i64::from(link.mtu) })
     }
 
     /// Makes device, port and the pod's side; nothing here waits for OVN.

@@ -20,7 +20,8 @@ impl Plugger {
     /// When the kernel or the switch refuses; the runtime tries again.
     pub async fn del(&self, request: &CniRequest) -> Result<(), PlugError> {
         if !choices::is_container_id(&request.container_id) {
-            return Err(PlugError::new(Stage::ValidateRequest, "container_id is invalid").code(4));
+            let message = format!("container_id {:?} is invalid", request.container_id);
+            return Err(PlugError::new(Stage::ValidateRequest, message).code(4).about(request));
         }
         let _running = self.begin();
         self.locks.cancel_add(&request.container_id, &request.if_name);
@@ -47,7 +48,7 @@ impl Plugger {
                 }
             }
         }
-        result
+        result.map_err(|error| error.about(request))
     }
 
     /// Removes ports and links. All are tried even if one fails.

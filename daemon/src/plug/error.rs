@@ -1,6 +1,6 @@
 //! Why an ADD or DEL failed, in terms of the contract.
 
-use cni::api::CniResponse;
+use cni::api::{CniRequest, CniResponse};
 
 /// Where it failed (node contract §8, Events).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,32 @@ impl Stage {
         }
     }
 
+    /// What helps where the failure itself knows nothing better.
+    fn remedy(self, request: &CniRequest) -> String {
+        let pod = format!("-n {} get pod {}", request.pod_namespace, request.pod_name);
+        match self {
+            Self::ValidateRequest => "this is the container runtime's call: see its CNI configuration and log".into(),
+            Self::Provider => "see `kubectl get subnets`: one of them must have this spec.provider".into(),
+            Self::GetPod => format!(
+                "see whether `kubectl {pod} -o wide` shows it on this node; if it does, the node agent's watch lags \
+                 behind: see its log"
+            ),
+            Self::ParseAddress | Self::ParseRoutes => {
+                format!("correct the annotations that `kubectl {pod} -o yaml` shows, or make the pod anew")
+            }
+            Self::WaitAddress | Self::WaitRoute => {
+                "see the pod's events and `kubectl -n kube-system logs deploy/kube-ovn-controller`".into()
+            }
+            Self::GetSubnet | Self::U2oAddress => {
+                "see `kubectl get subnets` and the annotation logical_switch of the pod".into()
+            }
+            Self::Mtu | Self::EncapIp => "see `weir status` of the node agent, or its /readyz".into(),
+            Self::ConfigureNic | Self::RemoveDefaultRoute | Self::DeleteNic => {
+                "the runtime tries again; if it stays, see the logs of kube-ovn-cni and ovs-vswitchd on this node".into()
+            }
+        }
+    }
+
     /// HTTP status of a failure here.
     pub fn status(self) -> u16 {
         match self {
@@ -99,6 +125,36 @@ impl PlugError {
         self
     }
 
+    /// The same as the caller has to read it: with the interface and the pod that it is about, and never without a
+    /// remedy. For the answer; an event hangs on its pod.
+    #[must_use]
+    pub fn about(mut self, request: &CniRequest) -> Self {
+        if self.remedy.is_empty() {
+            self.remedy = self.stage.remedy(request);
+        }
+        let pod = match request.pod_name.as_str() {
+            // DEL need not know more.
+            "" => format!("container {}", request.container_id),
+            name => format!("pod {}/{name}", request.pod_namespace),
+        };
+        let interface = match request.if_name.as_str() {
+            "" => String::new(),
+            name => format!(" interface {name}"),
+        };
+        self.message = format!("{pod}{interface}: {}", self.message);
+        self
+    }
+
+    /// As [`PlugError::about`], for a call that is about a whole network.
+    #[must_use]
+    pub fn about_network(mut self, network: &str) -> Self {
+        if self.remedy.is_empty() {
+            self.remedy = self.stage.remedy(&CniRequest::default());
+        }
+        self.message = format!("network {network}: {}", self.message);
+        self
+    }
+
     /// The body of the answer.
     pub fn response(&self) -> CniResponse {
         CniResponse::failure(&self.message).with_code(self.code).with_remedy(&self.remedy)
@@ -124,5 +180,42 @@ mod tests {
         }
         let answer = PlugError::new(Stage::Provider, "no such").code(7).remedy("make it").response();
         assert!(answer.error.contains("no such") && !answer.error.is_empty(), "K146: never an empty answer");
+    }
+
+    #[test]
+    fn every_failure_names_its_pod_and_a_remedy() {
+        let request = CniRequest {
+            pod_name: "web-0".into(),
+            pod_namespace: "shop".into(),
+            container_id: "c1".into(),
+            if_name: "eth0".into(),
+            ..CniRequest::default()
+        };
+        for stage in [
+            Stage::ValidateRequest,
+            Stage::Provider,
+            Stage::GetPod,
+            Stage::ParseAddress,
+            Stage::ParseRoutes,
+            Stage::WaitAddress,
+            Stage::WaitRoute,
+            Stage::GetSubnet,
+            Stage::U2oAddress,
+            Stage::Mtu,
+            Stage::EncapIp,
+            Stage::ConfigureNic,
+            Stage::RemoveDefaultRoute,
+            Stage::DeleteNic,
+        ] {
+            let error = PlugError::new(stage, "it broke").about(&request);
+            assert_eq!(error.message, "pod shop/web-0 interface eth0: it broke");
+            assert!(!error.remedy.is_empty(), "{}", stage.as_str());
+        }
+        let unknown = PlugError::new(Stage::GetPod, "not known").about(&request);
+        assert!(unknown.remedy.contains("kubectl -n shop get pod web-0"), "{}", unknown.remedy);
+        let own = PlugError::new(Stage::GetPod, "x").remedy("do this").about(&request);
+        assert_eq!(own.remedy, "do this", "who failed knows better");
+        let bare = CniRequest { container_id: "c1".into(), ..CniRequest::default() };
+        assert_eq!(PlugError::new(Stage::DeleteNic, "x").about(&bare).message, "container c1: x");
     }
 }

@@ -59,7 +59,7 @@ impl Plugger {
             };
             tracing::info!(port = host_nic, "garbage collection removes a port");
             if let Err(error) = self.unplug(std::slice::from_ref(&host_nic)).await {
-                result = result.and(Err(error));
+                result = result.and(Err(error.about_network(&request.network)));
             }
         }
         result

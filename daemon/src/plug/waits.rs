@@ -78,10 +78,7 @@ impl Plugger {
             let until = if synced && stage == Stage::GetPod { unknown_until } else { deadline };
             if timeout_at(until, pods.changed()).await.is_err() {
                 self.metrics.gave_up_waiting(stage, started.elapsed());
-                return Err(PlugError::new(stage, format!("{reason} (waited {:.0?})", started.elapsed()))
-                    .remedy(
-                        "see the pod's events and `kubectl -n kube-system logs deploy/kube-ovn-controller`",
-                    ));
+                return Err(PlugError::new(stage, format!("{reason} (waited {:.0?})", started.elapsed())));
             }
         }
     }
