@@ -80,6 +80,18 @@ async fn k_133_k_190_the_external_gateway_comes_and_goes_and_nothing_of_others_d
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_191_a_network_that_nobody_knows_takes_no_mapping_with_it() {
+    let node = Node::start().await;
+    let agent = Agent::new(&node);
+    let underlay = agent.start(&node);
+    for list in ["net1:br-net1,other:br-other", "other:br-other", ""] {
+        set_mappings(&node, list).await;
+        assert!(!underlay.leave("unknown").await.unwrap(), "there was nothing");
+        assert_eq!(mappings(&node), list);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k_133_anothers_bridge_and_a_nic_with_addresses_are_left_alone() {
     let node = Node::start().await;
     let _wire = Wire::plug(&node, "eth1").await;

@@ -68,6 +68,10 @@ async fn k_151_pods_of_a_vlan_subnet_are_on_the_physical_network() {
     node.route_pod(&pod);
     let answer = node.plugger.add(&request(&pod, &namespace, 1)).await.unwrap();
     assert_eq!(answer.mtu, 1450, "the provider network's, not the tunnels'");
+    // K15C, D91: the tag is the localnet port's; here it would have no effect, and mislead.
+    let host = answer.host.unwrap().name;
+    let tag = node.ovs.view().port(&host).unwrap().get("tag").cloned();
+    assert!(tag.is_none_or(|tag| tag.single().is_none()), "{host} is tagged");
     assert_eq!(addresses(&namespace, "eth0").await, ["10.9.0.21/24", "fd09::21/64"]);
     // The first packet after the answer passes, both ways; and the node itself is reached.
     assert_eq!(icmp::ping(&namespace, "10.9.0.1", 3), 3);

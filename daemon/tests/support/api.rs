@@ -21,6 +21,7 @@ pub struct FakeApi(Arc<Inner>);
 
 struct Inner {
     state: Mutex<Objects>,
+    editing: Mutex<()>,
     /// (plural, watch event)
     events: broadcast::Sender<(String, Value)>,
     /// Wakes those who wait for a write of the agent.
@@ -79,6 +80,7 @@ impl FakeApi {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let inner = Inner {
             state: Mutex::default(),
+            editing: Mutex::default(),
             events: broadcast::Sender::new(4096),
             writes: watch::Sender::new(0),
         };
@@ -108,6 +110,15 @@ impl FakeApi {
         let version = state.version;
         state.history.push((version, plural.to_owned(), event.clone()));
         let _ = self.0.events.send((plural.to_owned(), event));
+    }
+
+    /// Merges a patch into an object, one at a time, as a server does; the result.
+    pub fn edit(&self, plural: &str, namespace: &str, name: &str, patch: &Value) -> Option<Value> {
+        let _one = self.0.editing.lock().unwrap();
+        let mut object = self.get(plural, namespace, name)?;
+        merge(&mut object, patch);
+        self.put(plural, object.clone());
+        Some(object)
     }
 
     /// Deletes an object.
@@ -211,9 +222,9 @@ async fn list_group(
 }
 
 async fn patch_node(State(api): State<FakeApi>, Path(name): Path<String>, body: Bytes) -> Response {
-    let Some(mut node) = api.get("nodes", "", &name) else { return StatusCode::NOT_FOUND.into_response() };
-    merge(&mut node, &serde_json::from_slice(&body).unwrap());
-    api.put("nodes", node.clone());
+    let Some(node) = api.edit("nodes", "", &name, &serde_json::from_slice(&body).unwrap()) else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
     api.0.writes.send_modify(|writes| *writes += 1);
     axum::Json(node).into_response()
 }
