@@ -165,6 +165,7 @@ async fn every_version_of_the_specification_as_libcni_calls_it() {
         if since("0.3.0") {
             assert_eq!(result["interfaces"][0]["name"], "eth0");
             assert_eq!(result["interfaces"][0]["sandbox"], path_of(&namespace));
+            host_end(&machine, &result).await;
             assert_eq!(result["ips"][0]["version"] == "4", !since("1.0.0"), "K038: {result}");
             assert_eq!(result["interfaces"][0]["mtu"] == json!(MTU), since("1.1.0"), "C041: {result}");
         }
@@ -191,6 +192,54 @@ async fn every_version_of_the_specification_as_libcni_calls_it() {
         assert_eq!(pod_ports(&machine), 0, "{version:?}");
         runtime.remove(&file);
     }
+}
+
+/// C040: the host's end is told as the host has it, without sandbox; addresses point at the pod's.
+async fn host_end(machine: &Machine, result: &Value) -> daemon::netlink::Link {
+    let told = &result["interfaces"][1];
+    let name = told["name"].as_str().expect("the host's end has a name");
+    let link = machine.host.netlink.require_link(name).await.unwrap();
+    assert_eq!(told["mac"], link.mac.unwrap().to_string(), "{result}");
+    assert_eq!(told.get("sandbox"), None, "{result}");
+    for ip in result["ips"].as_array().unwrap() {
+        assert_eq!(ip["interface"], 0, "{result}");
+    }
+    link
+}
+
+/// C040, C022: plugins that look for the host's end find it, and what they do beside us is no fault in CHECK's eyes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c_040_bandwidth_and_tuning_work_on_our_result() {
+    let machine = Machine::boot().await;
+    let _agent = machine.start_agent();
+    machine.wait_ready().await;
+    let runtime = Runtime::new(&machine);
+    for (number, version) in ["0.4.0", "1.0.0", "1.1.0"].into_iter().enumerate() {
+        let network = format!("chain{number}");
+        let mut list = runtime.list(Some(version), &network);
+        list["plugins"].as_array_mut().unwrap().extend([
+            json!({"type": "bandwidth", "ingressRate": 8_000_000, "ingressBurst": 8_000_000}),
+            json!({"type": "tuning", "sysctl": {"net.core.somaxconn": "500"}, "mtu": 1300}),
+            json!({"type": "portmap", "capabilities": {"portMappings": true}}),
+        ]);
+        runtime.write(&format!("{network}.conflist"), &list);
+        let (pod, namespace) = (routed_pod(30 + u8::try_from(number).unwrap()), new_namespace());
+        machine.route_pod(&pod);
+        let result = runtime.must("add", &network, &pod, &namespace);
+        let end = host_end(&machine, &result).await;
+        let root = machine.host.netlink.qdiscs(end.index).await.unwrap();
+        assert!(root.iter().any(|qdisc| qdisc.kind == "tbf"), "{version}: bandwidth's bucket: {root:?}");
+        runtime.must("check", &network, &pod, &namespace);
+        let inside = Netlink::in_namespace(&namespace).await.unwrap();
+        let link = inside.require_link("eth0").await.unwrap();
+        assert_eq!(link.mtu, 1300, "tuning's");
+        inside.set_mtu(link.index, 1500).await.unwrap();
+        assert!(!runtime.call("check", &network, &pod, &namespace, "").success, "larger than the subnet's");
+        for _ in 0..2 {
+            runtime.must("del", &network, &pod, &namespace);
+        }
+    }
+    assert_eq!(pod_ports(&machine), 0);
 }
 
 /// C035, C036: what CHECK has to find broken, one by one; ADD mends it.

@@ -55,14 +55,17 @@ fn module(cache: &Cache, name: &str, flags: &str, outputs: &[(&str, &str)]) -> R
     build(cache, &crate::source_folder().join("go").join(name), name, version.trim(), flags, outputs)
 }
 
-/// Builds what tests of CNI executables use: `cnitool`, `portmap`, `macvlan`, `ptp`, `host-local`.
+/// Builds what tests of CNI executables use: `cnitool`, and the standard plugins that the module names.
 pub fn cni_tools(cache: &Cache) -> Result<PathBuf> {
     let plugin = |name: &str| format!("github.com/containernetworking/plugins/plugins/{name}");
     let [portmap, macvlan] = [plugin("meta/portmap"), plugin("main/macvlan")];
+    let [bandwidth, tuning] = [plugin("meta/bandwidth"), plugin("meta/tuning")];
     let [ptp, host_local] = [plugin("main/ptp"), plugin("ipam/host-local")];
     let outputs = [
         ("cnitool", "github.com/containernetworking/cni/cnitool"),
         ("portmap", &portmap),
+        ("bandwidth", &bandwidth),
+        ("tuning", &tuning),
         ("macvlan", &macvlan),
         ("ptp", &ptp),
         ("host-local", &host_local),
