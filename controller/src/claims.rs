@@ -62,11 +62,13 @@ pub fn natural_key(table: Table, row: &Row, holder: Option<Holder<'_>>) -> Optio
             rows::dhcp_key(mark("ls")?, mark("protocol")?, mark("port").unwrap_or_default()).into()
         }
         Table::HaChassis => rows::ha_chassis_key(parent?, row.str("chassis_name")?).into(),
+        Table::Bfd => rows::bfd_key(row.str("logical_port")?, row.str("dst_ip")?).into(),
         Table::LogicalRouter
         | Table::LogicalRouterPort
         | Table::LogicalSwitch
         | Table::LogicalSwitchPort
         | Table::HaChassisGroup
+        | Table::GatewayChassis
         | Table::PortGroup
         | Table::AddressSet => match row.get("name")? {
             // The replica's own string: there is one for each port.
@@ -84,8 +86,8 @@ pub fn claim(config: &Config, table: Table, row: &Row, holder: Option<Holder<'_>
     match table {
         Table::NbGlobal => false,
         Table::LogicalRouter => row.vendor(),
-        Table::LogicalSwitch => row.vendor() && is_switch(config, row.name()),
-        Table::LogicalRouterPort => router_port(&row, parent),
+        Table::LogicalSwitch => row.vendor() && (is_switch(config, row.name()) || row.external()),
+        Table::LogicalRouterPort => router_port(config, &row, parent),
         Table::LogicalSwitchPort => switch_port(config, &row, parent),
         Table::PortGroup => port_group(&row),
         Table::AddressSet => pool_set(&row) || nodes_set(&row),
@@ -99,6 +101,8 @@ pub fn claim(config: &Config, table: Table, row: &Row, holder: Option<Holder<'_>
                 && row.is("lrp", row.name())
                 && row.only(&["vendor", "lrp"])
         }
+        // Kube-OVN leaves no marks on them: see `governor`.
+        Table::GatewayChassis | Table::Bfd => false,
         Table::HaChassis => parent.is_some_and(|group| {
             row.vendor()
                 && group.starts_with("bfd@")
@@ -106,6 +110,40 @@ pub fn claim(config: &Config, table: Table, row: &Row, holder: Option<Holder<'_>
                 && row.only(&["vendor", "group"])
         }),
     }
+}
+
+/// Rows that Kube-OVN leaves unmarked are ours where what they belong to is stated by a
+/// unit: gateways and BFD sessions of a router port in an external network (the port must have a
+/// gateway that a unit states: other ports' sessions are other features'), and plain ports of an external
+/// network's switch, which are those of OvnEips. The row on which it depends.
+pub fn governor(table: Table, row: &Row, holder: Option<Holder<'_>>) -> Option<Governor> {
+    let row = Marked(row);
+    match table {
+        Table::GatewayChassis => {
+            let port = holder?.name;
+            let ours = row.name() == rows::gateway_chassis_key(port, row.text("chassis_name"));
+            (ours && row.only(&[])).then(|| Governor::Gateways(port.into()))
+        }
+        // Kube-OVN notes there which gateway it has demoted.
+        Table::Bfd => row
+            .only(&["vendor", "gateway_chassis"])
+            .then(|| Governor::Gateways(row.text("logical_port").into())),
+        Table::LogicalSwitchPort => {
+            let switch = holder?.name;
+            let ours = row.vendor() && row.is("ls", switch) && row.only(&["vendor", "ls"]);
+            (ours && row.text("type").is_empty()).then(|| Governor::External(switch.into()))
+        }
+        _ => None,
+    }
+}
+
+/// On what it depends whether a row without marks is ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Governor {
+    /// Gateways of that router port are stated.
+    Gateways(Arc<str>),
+    /// That switch is an external network's.
+    External(Arc<str>),
 }
 
 /// A row with accessors for names and marks.
@@ -126,6 +164,11 @@ impl Marked<'_> {
     }
     fn vendor(&self) -> bool {
         self.is("vendor", keys::VENDOR)
+    }
+    /// Made by us where Kube-OVN's would look the same.
+    fn external(&self) -> bool {
+        let (mark, value) = rows::OF_EXTERNAL;
+        self.is(mark, value)
     }
     /// Beside vendor and subnet, every mark is a gateway node with its address.
     fn gateways(&self) -> bool {
@@ -166,21 +209,23 @@ fn dhcp_options(config: &Config, row: &Marked<'_>) -> bool {
         && (row.id("port").is_none() || row.is(mark, value))
 }
 
-/// Ports to switches and to peers, and the port for BFD. Ports of external networks
-/// have chassis, and belong to a feature of their own.
-fn router_port(row: &Marked<'_>, parent: Option<&str>) -> bool {
+/// Ports to switches and to peers, the port for BFD, and ports in external networks, which
+/// have chassis. That of the default VPC in the external gateway's own network may be the
+/// ConfigMap's, which is a feature of its own: only one with our mark is ours.
+fn router_port(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool {
     let Some(router) = parent else { return false };
     let empty = |column: &str| row.0.get(column).is_none_or(|value| value.set_uuids().next().is_none());
     if row.vendor() && row.is("lr", router) && row.name() == bfd::name(router) {
         return row.0.map_get("options", "bfd-only") == Some("true") && row.only(&["vendor", "lr"]);
     }
     let other = row.name().strip_prefix(router).and_then(|rest| rest.strip_prefix('-'));
-    row.vendor()
-        && row.is("lr", router)
-        && row.only(&["vendor", "lr"])
-        && other.is_some_and(|other| !other.is_empty())
-        && empty("gateway_chassis")
-        && empty("ha_chassis_group")
+    let named = row.vendor() && row.is("lr", router) && empty("ha_chassis_group");
+    let Some(other) = other.filter(|other| named && !other.is_empty()) else { return false };
+    if row.external() {
+        return row.only(&["vendor", "lr", rows::OF_EXTERNAL.0]);
+    }
+    let configured = router == &*config.cluster_router && other == &*config.external_gateway_switch;
+    row.only(&["vendor", "lr"]) && (empty("gateway_chassis") || !configured)
 }
 
 fn switch_port(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool {
@@ -189,17 +234,16 @@ fn switch_port(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool 
         let name = row.name();
         return row.vendor() && (name == vip || name == format!("{vip}.v6") || row.id("pod").is_some());
     }
-    let Some(switch) = parent.filter(|switch| is_switch(config, switch)) else { return false };
-    if !row.vendor() || !row.is("ls", switch) {
-        return false;
+    let Some(switch) = parent.filter(|switch| row.vendor() && row.is("ls", switch)) else { return false };
+    if !is_switch(config, switch) {
+        // Of the external gateway's own switch: ports of custom VPCs, and what carries our mark.
+        let known = row.external()
+            && row.only(&["vendor", "ls", "ipv4_network", "ipv6_network", rows::OF_EXTERNAL.0]);
+        let port = to_router(row, switch).is_some_and(|router| router != &*config.cluster_router);
+        return known || (port && switch == &*config.external_gateway_switch && row.only(&["vendor", "ls"]));
     }
     match row.text("type") {
-        "router" => {
-            let router = row.name().strip_prefix(switch).and_then(|rest| rest.strip_prefix('-'));
-            router.is_some_and(|router| {
-                row.0.map_get("options", "router-port") == Some(&*names::router_port(router, switch))
-            })
-        }
+        "router" => to_router(row, switch).is_some(),
         "" => match row.id("pod") {
             // An attachment is ours if it says so: one that Kube-OVN left and no pod lists
             // any more looks like one whose network we can't see.
@@ -219,6 +263,13 @@ fn switch_port(config: &Config, row: &Marked<'_>, parent: Option<&str>) -> bool 
         }
         _ => false,
     }
+}
+
+/// The router that a port of a switch leads to, if it is named as such ports are.
+fn to_router<'a>(row: &Marked<'a>, switch: &str) -> Option<&'a str> {
+    let name = row.0.str("name").filter(|_| row.text("type") == "router")?;
+    let router = name.strip_prefix(switch)?.strip_prefix('-')?;
+    (row.0.map_get("options", "router-port") == Some(&*names::router_port(router, switch))).then_some(router)
 }
 
 /// Groups of a subnet's pods on a node, and of all pods on a node.

@@ -159,6 +159,12 @@ impl Core {
                 Table::LogicalRouterPort => {
                     self.world.router_port_row(&key.key, self.commit.router_port_mac(key));
                 }
+                Table::GatewayChassis => {
+                    if let Some((port, priority)) = self.commit.gateway(key) {
+                        self.world.gateway_row(&port, priority);
+                    }
+                }
+                Table::Bfd => self.world.session_row(&key.key, self.commit.session(key)),
                 // Of the subnets; those of single ports are in no status.
                 Table::DhcpOptions if key.key.ends_with('|') => {
                     self.world.note_row(key, self.commit.uuid_of(key));
@@ -195,6 +201,7 @@ impl Core {
         self.world.end_graces(unix_s);
         self.world.settle_leases(writing);
         self.world.project_usage(now_ms);
+        self.world.judge_sessions(now_ms);
         for (port, foreign) in self.world.take_foreign_ports() {
             let keep = Keep::Row(RowKey::new(Table::LogicalSwitchPort, port));
             self.desired.keep(&keep, foreign);

@@ -74,12 +74,18 @@ pub const OWN_REASONS: &[&str] = &[
     "RolloutDeadlock",
     // A subnet can't change or go because of the addresses named.
     "AddressesInUse",
-    // A Vip's spec asks for other addresses than it has.
+    // The spec of a Vip or OvnEip asks for other addresses than it has.
     "AddressImmutable",
     // VPCs have conditions upstream, and no events.
     "ValidateVpcFailed",
     // A VPC can't go because of the subnets named.
     "SubnetsExist",
+    // What an external network of a VPC lacks; who uses an OvnEip, or has the name of its port;
+    // which Vlan was there first.
+    "ExternalNetworkNotReady",
+    "InUse",
+    "NameInUse",
+    "Conflict",
     // A node's former chassis was deleted; two nodes announce one chassis.
     "DuplicateChassis",
     "ChassisConflict",

@@ -52,6 +52,10 @@ pub enum Table {
     HaChassisGroup,
     /// `HA_Chassis`. Natural key: `<group>|<chassis>`.
     HaChassis,
+    /// `Gateway_Chassis`. Natural key: name.
+    GatewayChassis,
+    /// `BFD`. Natural key: `<router port>|<peer>`.
+    Bfd,
 }
 
 impl Table {
@@ -71,11 +75,13 @@ impl Table {
             Self::DhcpOptions => "DHCP_Options",
             Self::HaChassisGroup => "HA_Chassis_Group",
             Self::HaChassis => "HA_Chassis",
+            Self::GatewayChassis => "Gateway_Chassis",
+            Self::Bfd => "BFD",
         }
     }
 
     /// All tables, in an order in which parents come before children.
-    pub const ALL: [Table; 13] = [
+    pub const ALL: [Table; 15] = [
         Self::NbGlobal,
         Self::LogicalRouter,
         Self::LogicalSwitch,
@@ -85,6 +91,8 @@ impl Table {
         Self::HaChassisGroup,
         Self::HaChassis,
         Self::LogicalRouterPort,
+        Self::GatewayChassis,
+        Self::Bfd,
         Self::LogicalSwitchPort,
         Self::StaticRoute,
         Self::Policy,
@@ -217,6 +225,8 @@ pub enum Kind {
     Vip,
     /// ProviderNetwork.
     ProviderNetwork,
+    OvnEip,
+    Vlan,
     StatefulSet,
     Deployment,
     Nad,
@@ -262,6 +272,8 @@ impl fmt::Display for ObjectRef {
             Kind::IpPool => "IPPool",
             Kind::Vip => "Vip",
             Kind::ProviderNetwork => "ProviderNetwork",
+            Kind::OvnEip => "OvnEip",
+            Kind::Vlan => "Vlan",
             Kind::StatefulSet => "StatefulSet",
             Kind::Deployment => "Deployment",
             Kind::Nad => "NetworkAttachmentDefinition",

@@ -29,8 +29,16 @@ pub struct Config {
     pub default_exclude_ips: Arc<str>,
     /// `--default-gateway-check`.
     pub default_gateway_check: bool,
-    /// `--external-gateway-switch`: a switch that no Subnet stands for.
+    /// `--external-gateway-switch`: the external network of `enableExternal`.
     pub external_gateway_switch: Arc<str>,
+    /// `--external-gateway-net` and `--external-gateway-vlanid`: the physical network of
+    /// that switch where its Subnet names no Vlan.
+    pub external_gateway_net: Arc<str>,
+    pub external_gateway_vlan: u16,
+    /// `--bfd-min-tx`, `--bfd-min-rx`, in milliseconds, and `--detect-mult`.
+    pub bfd_min_tx: u32,
+    pub bfd_min_rx: u32,
+    pub bfd_detect_mult: u32,
     /// `--service-cluster-ip-range` (dual string).
     pub service_cluster_ip_range: Arc<str>,
     /// `--network-type`.

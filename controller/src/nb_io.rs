@@ -81,6 +81,10 @@ fn columns(table: Table) -> &'static [&'static str] {
         Table::DhcpOptions => &["cidr", "options", "external_ids"],
         Table::HaChassisGroup => &["name", "ha_chassis", "external_ids"],
         Table::HaChassis => &["chassis_name", "priority", "external_ids"],
+        Table::GatewayChassis => &["name", "chassis_name", "priority", "external_ids"],
+        Table::Bfd => {
+            &["logical_port", "dst_ip", "min_tx", "min_rx", "detect_mult", "status", "external_ids"]
+        }
     }
 }
 

@@ -198,6 +198,11 @@ pub type Vip = Custom<crds::VipSpec, crds::VipStatus>;
 /// ProviderNetwork.
 pub type ProviderNetwork = Custom<crds::ProviderNetworkSpec, crds::ProviderNetworkStatus>;
 
+/// OvnEip.
+pub type OvnEip = Custom<crds::OvnEipSpec, crds::OvnEipStatus>;
+/// Vlan.
+pub type Vlan = Custom<crds::VlanSpec, crds::VlanStatus>;
+
 /// A StatefulSet or Deployment: how many pods it may have, and what its template
 /// asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -273,6 +278,8 @@ pub struct Other {
     pub meta: Meta,
     /// `status.conditions` as it is.
     pub conditions: Vec<crds::Condition>,
+    /// `spec.ovnEip` of kinds that use an OvnEip, else empty.
+    pub ovn_eip: Arc<str>,
 }
 
 /// Any watched object.
@@ -288,6 +295,8 @@ pub enum Object {
     IpPool(Arc<IpPool>),
     Vip(Arc<Vip>),
     ProviderNetwork(Arc<ProviderNetwork>),
+    OvnEip(Arc<OvnEip>),
+    Vlan(Arc<Vlan>),
     /// [`Kind::StatefulSet`] or [`Kind::Deployment`].
     Workload(Kind, Arc<Workload>),
     Nad(Arc<Nad>),
@@ -310,6 +319,8 @@ impl Object {
             Self::IpPool(o) => &o.meta,
             Self::Vip(o) => &o.meta,
             Self::ProviderNetwork(o) => &o.meta,
+            Self::OvnEip(o) => &o.meta,
+            Self::Vlan(o) => &o.meta,
             Self::Workload(_, o) => &o.meta,
             Self::Nad(o) => &o.meta,
             Self::Machine(_, o) => &o.meta,
@@ -352,6 +363,8 @@ impl Object {
             Self::IpPool(_) => Kind::IpPool,
             Self::Vip(_) => Kind::Vip,
             Self::ProviderNetwork(_) => Kind::ProviderNetwork,
+            Self::OvnEip(_) => Kind::OvnEip,
+            Self::Vlan(_) => Kind::Vlan,
             Self::Workload(kind, _) => *kind,
             Self::Nad(_) => Kind::Nad,
             Self::Machine(kind, _) => *kind,

@@ -42,6 +42,10 @@ pub enum UnitKey {
     Vip(Arc<str>),
     /// A ProviderNetwork by name: its status.
     ProviderNetwork(Arc<str>),
+    /// An OvnEip by name: its port, labels, status and finalizer.
+    OvnEip(Arc<str>),
+    /// A Vlan by name: its status.
+    Vlan(Arc<str>),
     /// A port that no pod has now and whose address is kept, by name: its row and
     /// IP object.
     Kept(Arc<str>),
@@ -63,6 +67,8 @@ impl UnitKey {
             Kind::IpPool => Self::IpPool(name),
             Kind::Vip => Self::Vip(name),
             Kind::ProviderNetwork => Self::ProviderNetwork(name),
+            Kind::OvnEip => Self::OvnEip(name),
+            Kind::Vlan => Self::Vlan(name),
             Kind::StatefulSet
             | Kind::Deployment
             | Kind::Nad
@@ -160,6 +166,9 @@ pub struct SubnetView {
     pub deleting: bool,
     /// It is one that this version acts on.
     pub supported: bool,
+    /// It is an external network (contract §5.4): its switch reaches the wire, and its
+    /// addresses are those of OvnEips.
+    pub external: bool,
     /// Why it can't work, if it can't (`Validated`=False with this reason).
     pub invalid: Option<(Arc<str>, Arc<str>)>,
     /// What is wrong beside, in view of other objects: it says so and serves on.
@@ -276,6 +285,93 @@ pub struct ProviderNode {
     pub ready: bool,
     /// What its agent says is wrong; empty if nothing was said.
     pub error: Arc<str>,
+}
+
+/// What an OvnEip is the address of (contract §1.11).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EipType {
+    /// NAT rules.
+    #[default]
+    Nat,
+    /// A router's port in the external network.
+    RouterPort,
+    /// A port of the external switch, of the node that has its name.
+    SwitchPort,
+}
+
+impl EipType {
+    /// As in `spec.type`; `None` for what is no type.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "" | "nat" => Some(Self::Nat),
+            "lrp" => Some(Self::RouterPort),
+            "lsp" => Some(Self::SwitchPort),
+            _ => None,
+        }
+    }
+
+    /// As in `status.type`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nat => "nat",
+            Self::RouterPort => "lrp",
+            Self::SwitchPort => "lsp",
+        }
+    }
+}
+
+/// Projection of an OvnEip.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EipView {
+    /// UID.
+    pub uid: Arc<str>,
+    /// Being deleted.
+    pub deleting: bool,
+    /// Its type; `None` for one that is unknown.
+    pub kind: Option<EipType>,
+    /// Its external subnet.
+    pub subnet: Arc<str>,
+    /// The port by which its address is leased.
+    pub port: Arc<str>,
+    /// The addresses it has.
+    pub lease: Option<Arc<Lease>>,
+    /// Of a router's port the Vpc, by its name.
+    pub vpc: Option<Arc<str>>,
+    /// It was made for that Vpc, or has served it.
+    pub made: bool,
+    /// Its row of OVN is in the database.
+    pub row: bool,
+    /// NAT rules that use it, as `<plural>/<name>`.
+    pub users: Vec<Arc<str>>,
+    /// What the spec asks for otherwise than what it has, and the remedy.
+    pub changed: Option<Arc<str>>,
+}
+
+/// Projection of a Vlan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VlanView {
+    /// UID.
+    pub uid: Arc<str>,
+    /// 0 is untagged.
+    pub id: i32,
+    /// ProviderNetwork.
+    pub provider: Arc<str>,
+    /// The Vlan that had its provider and id before.
+    pub conflict: Option<Arc<str>>,
+    /// Subnets that name it.
+    pub subnets: Vec<Arc<str>>,
+}
+
+/// What BFD sessions say of a router port in an external network (contract §4.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing yet.
+    #[default]
+    Unknown,
+    /// Its first gateway reaches a peer.
+    Up,
+    /// It reached none.
+    Down,
 }
 
 /// A port that no pod has now and whose address is kept.
@@ -464,6 +560,14 @@ pub trait View {
     fn vip(&self, name: &str) -> Option<Arc<VipView>>;
     /// A ProviderNetwork.
     fn provider_network(&self, name: &str) -> Option<Arc<ProviderView>>;
+    /// An OvnEip.
+    fn ovn_eip(&self, name: &str) -> Option<Arc<EipView>>;
+    /// OvnEips of type `lsp` of an external subnet whose nodes are ready for them, by name.
+    fn peers(&self, subnet: &str) -> Arc<Vec<Arc<Lease>>>;
+    /// A Vlan.
+    fn vlan(&self, name: &str) -> Option<Arc<VlanView>>;
+    /// What BFD sessions say of a router port.
+    fn standing(&self, port: &str) -> Standing;
     /// What a port without a pod is kept for.
     fn kept(&self, port: &str) -> Option<Arc<KeptView>>;
     /// An object of a kind that is not acted on: its UID and whether its schema

@@ -31,6 +31,9 @@ fn collection(kind: &str, namespace: &str) -> String {
         "IP" => ("/apis/kubeovn.io/v1", "ips"),
         "IPPool" => ("/apis/kubeovn.io/v1", "ippools"),
         "Vip" => ("/apis/kubeovn.io/v1", "vips"),
+        "OvnEip" => ("/apis/kubeovn.io/v1", "ovn-eips"),
+        "Vlan" => ("/apis/kubeovn.io/v1", "vlans"),
+        "ProviderNetwork" => ("/apis/kubeovn.io/v1", "provider-networks"),
         other => panic!("no collection of {other}"),
     };
     match namespace {

@@ -138,15 +138,47 @@ keys! {
     EXTERNAL_GW_LABEL = "external-gw";
     /// Node: label, interconnection gateway.
     IC_GW_LABEL = "ic-gw";
+    /// OvnEip: label, its type.
+    OVN_EIP_TYPE_LABEL = "ovn_eip_type";
+    /// OvnEip: label, its IPv4 address.
+    EIP_V4_IP_LABEL = "eip_v4_ip";
+    /// OvnEip: label, its IPv6 address in the form of [`label_of_address`].
+    EIP_V6_IP_LABEL = "eip_v6_ip";
     /// Node: label, has an external gateway of its own.
     NODE_EXT_GW_LABEL = "node-ext-gw";
     /// Node: label, `kernel` or `userspace`.
     OVS_DP_TYPE_LABEL = "ovs_dp_type";
 }
 
+/// An address as the value of a label, which may neither hold a colon nor begin or end with
+/// a dash (contract §1.11).
+///
+/// ```
+/// assert_eq!(crds::keys::label_of_address("fd00::"), "fd00--0");
+/// ```
+pub fn label_of_address(address: &str) -> String {
+    let mut label = address.replace(':', "-");
+    if label.starts_with('-') {
+        label.insert(0, '0');
+    }
+    if label.ends_with('-') {
+        label.push('0');
+    }
+    label
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_fit_into_labels() {
+        for (address, label) in
+            [("10.0.0.1", "10.0.0.1"), ("", ""), ("::", "0--0"), ("::1", "0--1"), ("fd00:1::a", "fd00-1--a")]
+        {
+            assert_eq!(label_of_address(address), label);
+        }
+    }
 
     #[test]
     fn keys_are_distinct() {

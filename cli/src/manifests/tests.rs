@@ -242,6 +242,8 @@ const NEEDS: &[(&str, &str, &str, &[&str])] = &[
     ("ovn", "kubeovn.io", "vpcs", &["list", "watch", "create", "patch", "delete"]),
     ("ovn", "kubeovn.io", "vpcs/status", &["patch"]),
     ("ovn", "kubeovn.io", "ips", &["list", "watch", "create", "patch", "delete"]),
+    ("ovn", "kubeovn.io", "ovn-eips", &["list", "watch", "create", "patch", "delete"]),
+    ("ovn", "kubeovn.io", "ovn-eips/status", &["patch"]),
     ("ovn", "", "events", &["create", "patch"]),
     ("ovn", "coordination.k8s.io", "leases", &["get", "create", "update", "patch"]),
     ("kube-ovn-cni", "", "pods", &["get", "list", "watch", "patch"]),
@@ -254,6 +256,8 @@ const NEEDS: &[(&str, &str, &str, &[&str])] = &[
     ("kube-ovn-cni", "kubeovn.io", "provider-networks", &["list", "watch"]),
     ("kube-ovn-cni", "kubeovn.io", "vlans", &["list", "watch"]),
     ("kube-ovn-cni", "kubeovn.io", "ips", &["get", "patch", "update"]),
+    ("kube-ovn-cni", "kubeovn.io", "ovn-eips", &["list", "watch"]),
+    ("kube-ovn-cni", "kubeovn.io", "ovn-eips/status", &["patch"]),
 ];
 
 fn matches(rule: &Value, key: &str, wanted: &str) -> bool {

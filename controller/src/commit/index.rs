@@ -17,7 +17,7 @@ use crate::verify::Differences;
 use crate::world::PortRow;
 
 /// Columns that hold strong references to rows of other tables: parent, column, child.
-pub const PARENT_COLUMNS: [(Table, &str, Table); 7] = [
+pub const PARENT_COLUMNS: [(Table, &str, Table); 8] = [
     (Table::LogicalRouter, "policies", Table::Policy),
     (Table::LogicalRouter, "ports", Table::LogicalRouterPort),
     (Table::LogicalRouter, "static_routes", Table::StaticRoute),
@@ -25,6 +25,7 @@ pub const PARENT_COLUMNS: [(Table, &str, Table); 7] = [
     (Table::LogicalSwitch, "acls", Table::Acl),
     (Table::PortGroup, "acls", Table::Acl),
     (Table::HaChassisGroup, "ha_chassis", Table::HaChassis),
+    (Table::LogicalRouterPort, "gateway_chassis", Table::GatewayChassis),
 ];
 
 /// Set columns of weak references that units fill by memberships: holder, column,
@@ -163,10 +164,7 @@ impl Index {
 
     fn identify(&self, config: &Config, table: Table, uuid: Uuid) -> Option<Known> {
         let row = self.replica.as_ref()?.row(table.name(), &uuid)?;
-        let parent = self.parent(&uuid).and_then(|(table, uuid)| {
-            let name = self.replica.as_ref()?.row(table.name(), &uuid)?.str("name")?;
-            Some(claims::Holder { table, name })
-        });
+        let parent = self.holder(&uuid);
         let key = claims::natural_key(table, row, parent);
         let claimed = key.is_some() && claims::claim(config, table, row, parent);
         Some(Known { table, key, claimed })
@@ -222,6 +220,24 @@ impl Index {
     /// The row is of a class that an enabled kind of unit owns.
     pub(super) fn claimed(&self, uuid: &Uuid) -> bool {
         self.known.get(uuid).is_some_and(|known| known.claimed)
+    }
+
+    /// On what it depends whether a row without marks is ours.
+    pub(super) fn governor(&self, table: Table, uuid: &Uuid) -> Option<claims::Governor> {
+        let row = self.row(table, uuid)?;
+        claims::governor(table, row, self.holder(uuid))
+    }
+
+    /// Natural keys of a table that begin like that.
+    pub(super) fn beginning(&self, table: Table, start: &str) -> Vec<RowKey> {
+        let keys = self.by_key.range(RowKey::new(table, start)..).map(|(key, _)| key);
+        keys.take_while(|key| key.table == table && key.key.starts_with(start)).cloned().collect()
+    }
+
+    fn holder(&self, uuid: &Uuid) -> Option<claims::Holder<'_>> {
+        let (table, uuid) = self.parent(uuid)?;
+        let name = self.row(table, &uuid)?.str("name")?;
+        Some(claims::Holder { table, name })
     }
 
     /// The row that holds the strong reference; the first of several.

@@ -1,6 +1,7 @@
 //! Read-only views of commit, for diagnostics, metrics and leases.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ovsdb::Replica;
 
@@ -35,6 +36,21 @@ impl Commit {
     pub fn router_port_mac(&self, key: &RowKey) -> Option<&str> {
         let uuid = self.index.find(key).next()?;
         self.index.row(key.table, &uuid)?.str("mac")
+    }
+
+    /// The router port of a gateway, and the gateway's priority.
+    pub fn gateway(&self, key: &RowKey) -> Option<(Arc<str>, i64)> {
+        let uuid = self.index.find(key).next()?;
+        let (table, parent) = self.index.parent(&uuid)?;
+        let port = self.index.row(table, &parent)?.str("name")?;
+        Some((port.into(), self.index.row(key.table, &uuid)?.i64("priority")?))
+    }
+
+    /// What OVN says of a BFD session: `up`, `down`, `init`, `admin_down`; `None` for one that
+    /// is not there.
+    pub fn session(&self, key: &RowKey) -> Option<&str> {
+        let uuid = self.index.find(key).next()?;
+        Some(self.index.row(key.table, &uuid)?.str("status").unwrap_or_default())
     }
 
     /// UUID of the row with that natural key.

@@ -4,14 +4,16 @@
 //! the units to be told. The judgement itself is a pure function of the desired
 //! state and the replica, so that it can be checked as a whole ([`Commit::verify`]).
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use ovsdb::Uuid;
 
 use super::pending::{Group, Item};
 use super::{Commit, diff};
+use crate::claims::Governor;
 use crate::desired::Desired;
-use crate::facts::{MemberFact, RowFact, RowKey};
+use crate::facts::{MemberFact, RowFact, RowKey, Table};
 
 impl Commit {
     pub(super) fn touch_row(&mut self, desired: &Desired, key: &RowKey) {
@@ -50,10 +52,41 @@ impl Commit {
         let strays = self
             .index
             .find(key)
-            .filter(|uuid| Some(*uuid) != chosen && self.index.claimed(uuid))
+            .filter(|uuid| Some(*uuid) != chosen)
+            .filter(|uuid| self.index.claimed(uuid) || self.governed(desired, key, uuid))
             .filter(|uuid| !self.kept(desired, key, uuid))
             .collect();
         (clean, strays)
+    }
+
+    /// A row without marks of what a unit states.
+    fn governed(&self, desired: &Desired, key: &RowKey, uuid: &Uuid) -> bool {
+        match self.index.governor(key.table, uuid) {
+            // Stated, or kept as long as nobody knows what it leads to.
+            Some(Governor::External(switch)) => {
+                let wire = RowKey::new(Table::LogicalSwitchPort, crds::names::localnet_port(&switch));
+                let kept = || desired.kept(&wire, std::iter::empty());
+                desired.states(&wire)
+                    || (desired.states(&RowKey::new(Table::LogicalSwitch, switch)) && kept())
+            }
+            Some(Governor::Gateways(port)) => desired.has_gateways(&port),
+            None => false,
+        }
+    }
+
+    /// Whether rows without marks are ours may change with this one.
+    pub(super) fn touch_governed(&mut self, desired: &Desired, key: &RowKey) {
+        if key.table != Table::GatewayChassis {
+            return;
+        }
+        let Some(RowFact { parent: Some((port, _)), .. }) = desired.row(key).map(Cow::into_owned) else {
+            return;
+        };
+        let sessions = self.index.beginning(Table::Bfd, &format!("{}|", port.key));
+        let gateways = self.index.beginning(Table::GatewayChassis, &format!("{}-", port.key));
+        for key in sessions.into_iter().chain(gateways) {
+            self.touch_row(desired, &key);
+        }
     }
 
     pub(super) fn touch_member(&mut self, desired: &Desired, member: MemberFact) {

@@ -198,6 +198,7 @@ impl Commit {
         }
         for key in &touched.rows {
             self.touch_row(desired, key);
+            self.touch_governed(desired, key);
             // Whose row it is decides who may be taken out of its sets, and where a row may
             // be taken out of.
             self.touch_memberships(desired, key);

@@ -17,10 +17,13 @@
 //! | ippool | address set, status, finalizer of an IPPool |
 //! | vip | port, status, finalizer of a Vip |
 //! | provider | status of a ProviderNetwork |
+//! | eip | port of an OvnEip, labels, status, finalizer |
+//! | vlan | status of a Vlan |
 //! | kept | row and IP object of a port whose pod is gone and whose address stays |
 //! | other | a word on kinds that this version does not act on |
 
 pub(crate) mod dhcp;
+mod eip;
 pub(crate) mod globals;
 mod ip;
 mod ippool;
@@ -35,6 +38,7 @@ mod subnet;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod vip;
+mod vlan;
 mod vpc;
 
 pub(crate) use subnet::gateway::listed as gateway_nodes;
@@ -57,6 +61,8 @@ pub fn compile(view: &dyn View, key: &UnitKey) -> Facts {
         UnitKey::IpPool(name) => ippool::compile(view, name),
         UnitKey::Vip(name) => vip::compile(view, name),
         UnitKey::ProviderNetwork(name) => provider::compile(view, name),
+        UnitKey::OvnEip(name) => eip::compile(view, name),
+        UnitKey::Vlan(name) => vlan::compile(view, name),
         UnitKey::Kept(port) => kept::compile(view, port),
         UnitKey::Other(plural, namespace, name) => other::compile(view, plural, namespace, name),
     }

@@ -68,6 +68,16 @@ pub(crate) fn ha_chassis_key(group: &str, chassis: &str) -> String {
     format!("{group}|{chassis}")
 }
 
+/// Natural key, and name, of a gateway of a router port (contract §4.3).
+pub(crate) fn gateway_chassis_key(port: &str, chassis: &str) -> String {
+    format!("{port}-{chassis}")
+}
+
+/// Natural key of a BFD session.
+pub(crate) fn bfd_key(port: &str, peer: &str) -> String {
+    format!("{port}|{peer}")
+}
+
 /// Natural key of a static route.
 pub(crate) fn route_key(router: &str, table: &str, policy: &str, prefix: &str, nexthop: &str) -> String {
     format!("{router}|{table}|{policy}|{prefix}|{nexthop}")
@@ -82,6 +92,10 @@ pub(crate) fn nodes_set(v4: bool) -> &'static str {
 /// Mark of rows for single pods: only those that we wrote are ours to delete, since
 /// whose they are can't be told from the row.
 pub(crate) const OF_POD: (&str, &str) = ("weir-owner", "pod");
+
+/// Mark of rows of the external gateway's own switch, and of the default VPC's port
+/// there, which we made: those that follow from Kube-OVN's ConfigMap look the same.
+pub(crate) const OF_EXTERNAL: (&str, &str) = ("weir-owner", "external");
 
 /// Options of a port that is active only once its host has announced itself (contract
 /// §2.1, `activation_strategy`): where it is, and by what.

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::engine::Recompiled;
-use crate::facts::{Column, Facts, Keep, MemberFact, RowFact, RowKey};
+use crate::facts::{Column, Facts, Keep, MemberFact, RowFact, RowKey, Table};
 use crate::view::UnitKey;
 
 /// A set column of references that units fill together.
@@ -263,6 +263,19 @@ impl Desired {
     /// Some unit states the row.
     pub fn states(&self, key: &RowKey) -> bool {
         self.rows.contains_key(key)
+    }
+
+    /// Some unit states gateways of that router port.
+    pub fn has_gateways(&self, port: &str) -> bool {
+        let start = RowKey::new(Table::GatewayChassis, format!("{port}-"));
+        let mut rows = self
+            .rows
+            .range(start.clone()..)
+            .take_while(|(key, _)| key.table == Table::GatewayChassis && key.key.starts_with(&*start.key));
+        rows.any(|(_, list)| {
+            let fact = list.first().and_then(Contribution::fact);
+            fact.and_then(|fact| fact.parent.as_ref()).is_some_and(|(parent, _)| *parent.key == *port)
+        })
     }
 
     /// All units that state a row.

@@ -386,6 +386,8 @@ fn exists(world: &World, unit: &UnitKey) -> bool {
         UnitKey::IpPool(name) => world.ippool(name).is_some(),
         UnitKey::Vip(name) => world.vip(name).is_some(),
         UnitKey::ProviderNetwork(name) => world.provider_network(name).is_some(),
+        UnitKey::OvnEip(name) => world.ovn_eip(name).is_some(),
+        UnitKey::Vlan(name) => world.vlan(name).is_some(),
         UnitKey::Kept(port) => world.kept(port).is_some(),
         UnitKey::Other(plural, namespace, name) => world.other(plural, namespace, name).is_some(),
     }

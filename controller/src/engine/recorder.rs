@@ -10,8 +10,9 @@ use ovsdb::Schema;
 use crate::facts::RowKey;
 use crate::io::Config;
 use crate::view::{
-    Interfaces, IpPoolView, KeptView, LeaseState, MachineView, NodeGate, NodeView, Overlay, PodView,
-    PoolUsage, ProviderView, Selecting, SubnetView, Usage, View, VipView, VpcView,
+    EipView, Interfaces, IpPoolView, KeptView, Lease, LeaseState, MachineView, NodeGate, NodeView, Overlay,
+    PodView, PoolUsage, ProviderView, Selecting, Standing, SubnetView, Usage, View, VipView, VlanView,
+    VpcView,
 };
 use crate::world::{ReadKey, World};
 
@@ -153,6 +154,22 @@ impl View for Recorder<'_> {
     fn vip(&self, name: &str) -> Option<Arc<VipView>> {
         self.note(ReadKey::Vip(name.into()));
         self.world.vip(name)
+    }
+    fn ovn_eip(&self, name: &str) -> Option<Arc<EipView>> {
+        self.note(ReadKey::OvnEip(name.into()));
+        self.world.ovn_eip(name)
+    }
+    fn peers(&self, subnet: &str) -> Arc<Vec<Arc<Lease>>> {
+        self.note(ReadKey::Peers(subnet.into()));
+        self.world.peers(subnet)
+    }
+    fn vlan(&self, name: &str) -> Option<Arc<VlanView>> {
+        self.note(ReadKey::Vlan(name.into()));
+        self.world.vlan(name)
+    }
+    fn standing(&self, port: &str) -> Standing {
+        self.note(ReadKey::Standing(port.into()));
+        self.world.standing(port)
     }
     fn kept(&self, port: &str) -> Option<Arc<KeptView>> {
         self.note(ReadKey::Kept(port.into()));

@@ -184,6 +184,16 @@ fn core_config(flags: &Flags) -> Result<Config, SettingError> {
             "use 0 to 10000, 100 is a good value",
         )
     })?;
+    let vlan = flags.number("external-gateway-vlanid");
+    let external_gateway_vlan = u16::try_from(vlan).ok().filter(|id| *id <= 4095).ok_or_else(|| {
+        wrong("--external-gateway-vlanid", format!("{vlan} is no VLAN id"), "use 0 (untagged) to 4095")
+    })?;
+    let bfd = |name: &str, most: u32| {
+        let value = flags.number(name);
+        u32::try_from(value).ok().filter(|value| (1..=most).contains(value)).ok_or_else(|| {
+            wrong(&format!("--{name}"), format!("{value} is out of range"), format!("use 1 to {most}"))
+        })
+    };
     let text = |name: &str| -> Arc<str> { flags.text(name).into() };
     Ok(Config {
         cluster_router: text("cluster-router"),
@@ -197,6 +207,11 @@ fn core_config(flags: &Flags) -> Result<Config, SettingError> {
         default_exclude_ips: text("default-exclude-ips"),
         default_gateway_check: flags.bool("default-gateway-check"),
         external_gateway_switch: text("external-gateway-switch"),
+        external_gateway_net: text("external-gateway-net"),
+        external_gateway_vlan,
+        bfd_min_tx: bfd("bfd-min-tx", 60_000)?,
+        bfd_min_rx: bfd("bfd-min-rx", 60_000)?,
+        bfd_detect_mult: bfd("detect-mult", 255)?,
         service_cluster_ip_range: service.to_string().into(),
         network_type: text("network-type"),
         pod_nic_type: text("pod-nic-type"),

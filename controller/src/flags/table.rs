@@ -74,8 +74,7 @@ const LOG: &str = "Logs";
 
 const UNDERLAY: &str = "underlay networks are not served yet; keep such subnets on Kube-OVN until Weir's release notes name them";
 const LB_NAME: &str = "load balancers are not served by OVN yet; run kube-proxy beside Weir";
-const NAT: &str =
-    "external gateways, EIPs and OVN NAT are not served yet; their objects carry a condition that says so";
+const NAT: &str = "EIPs and SNAT of pods, OVN NAT and the external gateway's ConfigMap are not served yet; use enableExternal of a Vpc for its external network";
 const OWN_LIFE: &str =
     "not needed: objects are compared all the time, not at intervals; leave it at its default";
 const RETRY: &str =
@@ -179,19 +178,19 @@ pub const FLAGS: &[Flag] = &[
       "Destinations that bypass connection tracking, comma list of CIDRs"),
     f(EXT, "external-gateway-config-ns", Text, "kube-system", Inert(&[], NAT),
       "Namespace of the external gateway's ConfigMap"),
-    f(EXT, "external-gateway-switch", Text, "external", Inert(&[], NAT), "Switch of the external gateway"),
-    f(EXT, "external-gateway-net", Text, "external", Inert(&[], NAT),
-      "Physical network of the external gateway"),
-    f(EXT, "external-gateway-vlanid", Number, "0", Inert(&[], NAT), "VLAN of the external gateway"),
+    f(EXT, "external-gateway-switch", Text, "external", Active, "External subnet of Vpcs with enableExternal, and of OvnEips that name none"),
+    f(EXT, "external-gateway-net", Text, "external", Active,
+      "Physical network of that subnet, if it names no Vlan"),
+    f(EXT, "external-gateway-vlanid", Number, "0", Active, "VLAN of that network, 0 for none"),
     f(TIME, "worker-num", Number, "3", Inert(&[], "not needed: one pipeline batches all work; drop the flag"),
       "Workers per queue"),
     f(TIME, "gc-interval", SECONDS, "360", Inert(&[], OWN_LIFE), "Seconds between garbage collections"),
     f(TIME, "inspect-interval", SECONDS, "20", Inert(&[], OWN_LIFE), "Seconds between inspections of pods"),
     f(TIME, "nodepg-probe-time", Duration(60_000), "1", Inert(&[], OWN_LIFE),
       "Minutes between refreshes of node port groups"),
-    f(TIME, "bfd-min-tx", Number, "100", Inert(&[], NAT), "BFD transmit interval, milliseconds"),
-    f(TIME, "bfd-min-rx", Number, "100", Inert(&[], NAT), "BFD receive interval, milliseconds"),
-    f(TIME, "detect-mult", Number, "3", Inert(&[], NAT), "BFD detection multiplier"),
+    f(TIME, "bfd-min-tx", Number, "100", Active, "Interval at which BFD packets are sent to external gateways of nodes, milliseconds"),
+    f(TIME, "bfd-min-rx", Number, "100", Active, "Shortest interval at which BFD packets of external gateways are accepted, milliseconds"),
+    f(TIME, "detect-mult", Number, "3", Active, "So many missing BFD packets mean that an external gateway is down"),
     f(TIME, "cust-crd-retry-min-delay", SECONDS, "1", Inert(&[], RETRY), "Shortest retry delay, seconds"),
     f(TIME, "cust-crd-retry-max-delay", SECONDS, "20", Inert(&[], RETRY), "Longest retry delay, seconds"),
     f(TIME, "northd-backoff-interval-ms", Number, "100", Active,

@@ -269,6 +269,9 @@ fn kind_of(name: &str) -> Kind {
         "IP" => Kind::Ip,
         "IPPool" => Kind::IpPool,
         "Vip" => Kind::Vip,
+        "OvnEip" => Kind::OvnEip,
+        "Vlan" => Kind::Vlan,
+        "ProviderNetwork" => Kind::ProviderNetwork,
         other => panic!("no kind {other}"),
     }
 }
@@ -295,7 +298,7 @@ fn differences(before: &Row, after: &Row, found: &mut BTreeSet<String>) {
 }
 
 /// The take-over of everything that this version acts on: pools, Vips, peerings, routes,
-/// BFD ports, shared gateways, sets, machines, attachments.
+/// BFD ports, shared gateways, external networks, sets, machines, attachments.
 #[test]
 fn what_kube_ovn_left_is_taken_over_as_it_is() {
     let mut bench = Bench::new(7);

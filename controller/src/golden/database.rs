@@ -12,6 +12,7 @@ fn label(row: &Row) -> String {
         "Logical_Router_Policy" => format!("{} {}", row.i64("priority").unwrap_or_default(), text("match")),
         "Logical_Router_Static_Route" => format!("{} via {}", text("ip_prefix"), text("nexthop")),
         "ACL" => format!("{} {}", row.i64("priority").unwrap_or_default(), text("match")),
+        "BFD" => format!("{} {}", text("logical_port"), text("dst_ip")),
         "NB_Global" => ".".into(),
         _ => text("name"),
     }

@@ -5,7 +5,7 @@
 //! Two nodes; subnets of both gateway types, one for attachments, one of a custom VPC
 //! with a peering and a BFD port; pods, a StatefulSet of which one pod is away, a running
 //! machine and a stopped one, attachments, an IPPool with its address set, Vips of all
-//! types. Depends on nothing of the crate, so that tests of the binary can use it too.
+//! types, a VPC with an external network whose nodes it watches by BFD. Depends on nothing of the crate, so that tests of the binary can use it too.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -33,12 +33,21 @@ const PORTS: [Port; 9] = [
 ];
 
 /// Subnets: name, block, gateway, VPC, provider.
-const SUBNETS: [(&str, &str, &str, &str, &str); 5] = [
+const SUBNETS: [(&str, &str, &str, &str, &str); 6] = [
     ("join", "100.64.0.0/16", "100.64.0.1", "ovn-cluster", "ovn"),
     ("ovn-default", "10.16.0.0/16", "10.16.0.1", "ovn-cluster", "ovn"),
     ("central", "10.30.0.0/16", "10.30.0.1", "ovn-cluster", "ovn"),
     ("attached", "10.40.0.0/16", "10.40.0.1", "ovn-cluster", "net.web.ovn"),
     ("blue-1", "10.50.0.0/24", "10.50.0.1", "blue", "ovn"),
+    ("out-1", "10.70.0.0/24", "10.70.0.1", "out", "ovn"),
+];
+
+/// OvnEips in the external subnet `wan`: name, type, end of the MAC, address.
+const EIPS: [(&str, &str, u8, &str); 4] = [
+    ("out-wan", "lrp", 0xc0, "172.18.0.10"),
+    ("n-1", "lsp", 0xc1, "172.18.0.11"),
+    ("n-2", "lsp", 0xc2, "172.18.0.12"),
+    ("fip", "nat", 0xc3, "172.18.0.13"),
 ];
 
 /// Nodes: name, end of address, join address.
@@ -136,14 +145,15 @@ pub(crate) fn rows(sources: bool) -> Vec<Operation> {
         [("use_ct_inv_match", "false"), ("ls_dnat_mod_dl_dst", "true"), ("ls_ct_skip_dst_lport_ips", "true")];
     let version = map(&[("kube-ovn-version", "v1.14.0")]);
     rows.root("NB_Global", ".", vec![("options", map(&options)), ("external_ids", version)]);
-    for router in ["ovn-cluster", "blue"] {
-        // Both have a peer, so they learn from ARP requests.
+    for router in ["ovn-cluster", "blue", "out"] {
+        // All have a peer or an external network, so they learn from ARP requests.
         let options = [("mac_binding_age_threshold", "300"), ("dynamic_neigh_routers", "true")];
         rows.root("Logical_Router", router, vec![ids(&[]), ("options", map(&options))]);
     }
     switches(&mut rows);
     routers(&mut rows, sources);
     ports(&mut rows);
+    external(&mut rows);
     vips(&mut rows);
     groups(&mut rows);
     policies(&mut rows);
@@ -278,6 +288,76 @@ fn ports(rows: &mut Rows) {
     }
 }
 
+fn external(rows: &mut Rows) {
+    rows.root("Logical_Switch", "wan", vec![ids(&[])]);
+    let parent = ("Logical_Switch", "wan", "ports");
+    let wire = vec![
+        ("type", Value::string("localnet")),
+        ("addresses", Value::strings(["unknown"])),
+        ("options", map(&[("network_name", "net1")])),
+        ("tag", Value::optional(Some(7i64))),
+        ids(&[("ls", "wan"), ("ipv4_network", "172.18.0.0/24")]),
+    ];
+    rows.child("Logical_Switch_Port", "localnet.wan", parent, wire);
+    let pair = vec![
+        ("type", Value::string("router")),
+        ("addresses", Value::strings(["router"])),
+        ("options", map(&[("router-port", "out-wan")])),
+        ids(&[("ls", "wan")]),
+    ];
+    rows.child("Logical_Switch_Port", "wan-out", parent, pair);
+    for (name, kind, end, ip) in EIPS {
+        match kind {
+            "lsp" => {
+                let columns = vec![
+                    ("addresses", Value::strings([format!("{} {ip}", mac(end))])),
+                    ids(&[("ls", "wan")]),
+                ];
+                rows.child("Logical_Switch_Port", name, parent, columns);
+            }
+            "lrp" => {
+                let columns = vec![
+                    ("mac", Value::string(mac(end))),
+                    ("networks", Value::strings([format!("{ip}/24")])),
+                    ids(&[("lr", "out")]),
+                ];
+                rows.child("Logical_Router_Port", name, ("Logical_Router", "out", "ports"), columns);
+            }
+            _ => {}
+        }
+    }
+    for (index, (node, ..)) in NODES.iter().enumerate() {
+        let chassis = format!("chassis-{node}");
+        let columns = vec![
+            ("chassis_name", Value::string(&*chassis)),
+            ("priority", Value::integer(100 - i64::try_from(index).unwrap())),
+        ];
+        let name = format!("out-wan-{chassis}");
+        rows.child("Gateway_Chassis", &name, ("Logical_Router_Port", "out-wan", "gateway_chassis"), columns);
+    }
+    for (name, _, _, ip) in EIPS.iter().filter(|eip| eip.1 == "lsp") {
+        let columns = vec![
+            ("logical_port", Value::string("out-wan")),
+            ("dst_ip", Value::string(*ip)),
+            ("min_tx", Value::optional(Some(100i64))),
+            ("min_rx", Value::optional(Some(100i64))),
+            ("detect_mult", Value::optional(Some(3i64))),
+            ("external_ids", map(&[("gateway_chassis", "out-wan-chassis-n-1")])),
+        ];
+        let session = rows.root("BFD", &format!("out-wan {name}"), columns);
+        let route = vec![
+            ("policy", Value::optional(Some("src-ip"))),
+            ("ip_prefix", Value::string("10.70.0.0/24")),
+            ("nexthop", Value::string(*ip)),
+            ("options", map(&[("ecmp_symmetric_reply", "true")])),
+            ("bfd", Value::uuids([session])),
+            ids(&[]),
+        ];
+        let parent = ("Logical_Router", "out", "static_routes");
+        rows.child("Logical_Router_Static_Route", &format!("out {ip}"), parent, route);
+    }
+}
+
 /// Vips: name, type, address, end of the MAC. That of a `switch_lb_vip` is its router's.
 const VIPS: [(&str, &str, &str, u8); 3] = [
     ("vip-plain", "", "10.16.0.40", 0x40),
@@ -399,7 +479,9 @@ fn clusterwide(all: &mut Vec<Thing>) {
     }
     for (index, (name, ip, join)) in NODES.iter().enumerate() {
         let body = json!({
-            "metadata": { "uid": format!("uid-of-{name}"), "annotations": {
+            "metadata": { "uid": format!("uid-of-{name}"), "labels": {
+                "ovn.kubernetes.io/external-gw": "true", "ovn.kubernetes.io/node-ext-gw": "true",
+            }, "annotations": {
                 "ovn.kubernetes.io/chassis": format!("chassis-{name}"),
                 "ovn.kubernetes.io/allocated": "true",
                 "ovn.kubernetes.io/ip_address": join,
@@ -432,7 +514,15 @@ fn clusterwide(all: &mut Vec<Thing>) {
         "vpcPeerings": [{ "remoteVpc": "ovn-cluster", "localConnectIP": "169.254.0.2/30" }],
         "bfdPort": { "enabled": true, "ip": "10.255.255.254" },
     });
-    for (name, spec) in [("ovn-cluster", cluster), ("blue", blue)] {
+    // As Kube-OVN itself has put them there.
+    let watched = EIPS.iter().filter(|eip| eip.1 == "lsp").map(|(.., ip)| {
+        json!({ "policy": "policySrc", "cidr": "10.70.0.0/24", "nextHopIP": ip,
+            "ecmpMode": "ecmp_symmetric_reply", "bfdId": "11111111-2222-3333-4444-555555555555" })
+    });
+    let out = json!({ "extraExternalSubnets": ["wan"], "enableBfd": true,
+        "staticRoutes": watched.collect::<Vec<_>>() });
+    externals(all);
+    for (name, spec) in [("ovn-cluster", cluster), ("blue", blue), ("out", out)] {
         let body = json!({ "metadata": { "finalizers": finalizers() }, "spec": spec });
         all.push(("Vpc", "", name, body));
     }
@@ -451,6 +541,9 @@ fn clusterwide(all: &mut Vec<Thing>) {
         if name == "blue-1" {
             spec["namespaces"] = json!(["blue"]);
         }
+        if name == "out-1" {
+            spec["enableEcmp"] = true.into();
+        }
         let body = json!({ "metadata": { "finalizers": finalizers() }, "spec": spec,
             "status": { "conditions": ready() } });
         all.push(("Subnet", "", name, body));
@@ -468,6 +561,35 @@ fn clusterwide(all: &mut Vec<Thing>) {
             "status": { "type": kind, "v4ip": ip, "v6ip": "", "mac": mac(end), "selector": ["app:a"] },
         });
         all.push(("Vip", "", name, body));
+    }
+}
+
+fn externals(all: &mut Vec<Thing>) {
+    let spec = json!({ "defaultInterface": "eth1" });
+    all.push((
+        "ProviderNetwork",
+        "",
+        "net1",
+        json!({ "spec": spec, "status": { "ready": true, "vlans": ["v-7"] } }),
+    ));
+    let status = json!({ "subnets": ["wan"], "conflict": false });
+    all.push(("Vlan", "", "v-7", json!({ "spec": { "id": 7, "provider": "net1" }, "status": status })));
+    let spec = json!({
+        "vpc": "ovn-cluster", "default": false, "provider": "ovn", "protocol": "IPv4", "cidrBlock": "172.18.0.0/24",
+        "gateway": "172.18.0.1", "excludeIps": ["172.18.0.1"], "gatewayType": "distributed", "vlan": "v-7",
+    });
+    let body = json!({ "metadata": { "finalizers": finalizers() }, "spec": spec, "status": { "conditions": ready() } });
+    all.push(("Subnet", "", "wan", body));
+    for (name, kind, end, ip) in EIPS {
+        let body = json!({
+            "metadata": { "finalizers": finalizers(), "labels": {
+                "ovn.kubernetes.io/subnet": "wan", "ovn.kubernetes.io/ovn_eip_type": kind,
+                "ovn.kubernetes.io/eip_v4_ip": ip, "ovn.kubernetes.io/eip_v6_ip": "",
+            } },
+            "spec": { "externalSubnet": "wan", "type": kind, "v4Ip": ip, "macAddress": mac(end) },
+            "status": { "type": kind, "nat": "", "ready": true, "v4Ip": ip, "v6Ip": "", "macAddress": mac(end) },
+        });
+        all.push(("OvnEip", "", name, body));
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! `worked` is the worked example of the contract (§10) without its Service and
 //! policy; `adoption` takes over a database that a full-featured Kube-OVN left;
-//! `networks` are subnets and VPCs, `walls` who enters them, `multicast` who listens;
+//! `networks` are subnets and VPCs, `external` their ways out, `walls` who enters them, `multicast` who listens;
 //! `mishaps` are users' mistakes, and what must
 //! survive them; `events` is what all are told; `requests` are what pods may ask for, `ports` beside an address, `pools` where from, `retention`
 //! for how long, `vips` for whom; `machines` are virtual machines.
@@ -11,7 +11,9 @@
 mod adoption;
 mod attachments;
 mod database;
+mod eips;
 mod events;
+mod external;
 mod kube_ovn;
 mod machines;
 mod mishaps;

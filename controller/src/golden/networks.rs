@@ -642,44 +642,6 @@ fn a_subnet_that_cannot_be_read_is_not_let_go_while_pods_run_on_it_not_even_afte
     assert!(!names(&bench, "Logical_Switch").contains(&"s".to_owned()));
 }
 
-/// What external networks need and is not there is said by name, and goes as it comes.
-#[test]
-fn an_external_network_says_what_it_lacks() {
-    let mut bench = two_nodes();
-    let spec = json!({ "enableExternal": true, "extraExternalSubnets": ["wan"], "enableBfd": true });
-    add(&mut bench, &vpc("blue"), spec);
-    let said = |bench: &Bench| status(bench, &vpc("blue"), "Ready");
-    let has = |bench: &Bench, words: &[&str]| {
-        let said = said(bench);
-        assert!(words.iter().all(|word| said.contains(word)), "{words:?} in {said}");
-        assert!(said.starts_with("False NotYetSupported"), "{said}");
-    };
-    has(
-        &bench,
-        &[
-            "enableExternal, extraExternalSubnets, enableBfd",
-            "no Subnet external",
-            "--external-gateway-switch",
-        ],
-    );
-    has(&bench, &["no Subnet wan", "ovn.kubernetes.io/external-gw=true", "type lsp"]);
-    // A label on a node, a subnet on a vlan.
-    let label = json!({ "metadata": { "labels": { "ovn.kubernetes.io/external-gw": "true" } } });
-    bench.api.edit(&cluster(Kind::Node, "n-1"), label);
-    add(&mut bench, &subnet("wan"), json!({ "cidrBlock": "172.19.0.0/24", "vlan": "v-7" }));
-    has(&bench, &["Vlan v-7", "OvnEip blue-wan of type lrp"]);
-    let now = said(&bench);
-    assert!(!now.contains("Subnet wan;") && !now.contains("external-gw"), "{now}");
-    // What Kube-OVN left for it stays.
-    assert_eq!(all_rows(&bench).matches("Logical_Router_Port blue-").count(), 0);
-    bench.api.edit(
-        &vpc("blue"),
-        json!({ "spec": { "enableExternal": false, "extraExternalSubnets": [], "enableBfd": false } }),
-    );
-    bench.settle();
-    assert!(said(&bench).starts_with("True"), "{}", said(&bench));
-}
-
 /// A BFD session without its port ends northd: whoever made it, it goes with the port, in
 /// one transaction; others stay.
 #[test]

@@ -95,6 +95,8 @@ impl Resource {
             Kind::IpPool => "ippools",
             Kind::Vip => "vips",
             Kind::ProviderNetwork => "provider-networks",
+            Kind::OvnEip => "ovn-eips",
+            Kind::Vlan => "vlans",
             Kind::Other(plural) => plural,
         };
         crds::KINDS.iter().find(|info| info.plural == plural).map(|info| Self::custom(kind, info))
@@ -127,6 +129,8 @@ impl Resource {
                 "ippools" => Kind::IpPool,
                 "vips" => Kind::Vip,
                 "provider-networks" => Kind::ProviderNetwork,
+                "ovn-eips" => Kind::OvnEip,
+                "vlans" => Kind::Vlan,
                 plural => Kind::Other(plural),
             };
             Self::custom(kind, info)

@@ -113,7 +113,7 @@ impl Publish {
         plan::plan(object.kind, seen, fields.into_iter(), now)
     }
 
-    /// The condition `Error` of subnets, VPCs, pools and Vips whose rows can't be written; taken
+    /// The condition `Error` of subnets, VPCs, pools, Vips and OvnEips whose rows can't be written; taken
     /// back when they can.
     fn failure_condition(&self, object: &ObjectRef, seen: Option<&Observed>) -> Option<Fields> {
         let unit = match object.kind {
@@ -121,6 +121,7 @@ impl Publish {
             Kind::Vpc => UnitKey::Vpc(object.name.clone()),
             Kind::IpPool => UnitKey::IpPool(object.name.clone()),
             Kind::Vip => UnitKey::Vip(object.name.clone()),
+            Kind::OvnEip => UnitKey::OvnEip(object.name.clone()),
             _ => return None,
         };
         let condition = |status, message: &str| Fields::Condition {

@@ -125,6 +125,8 @@ pub(super) fn object_of(unit: &UnitKey) -> Option<ObjectRef> {
         UnitKey::IpPool(name) => ObjectRef::cluster(Kind::IpPool, name.clone()),
         UnitKey::Vip(name) => ObjectRef::cluster(Kind::Vip, name.clone()),
         UnitKey::ProviderNetwork(name) => ObjectRef::cluster(Kind::ProviderNetwork, name.clone()),
+        UnitKey::OvnEip(name) => ObjectRef::cluster(Kind::OvnEip, name.clone()),
+        UnitKey::Vlan(name) => ObjectRef::cluster(Kind::Vlan, name.clone()),
         UnitKey::Kept(port) => ObjectRef::cluster(Kind::Ip, port.clone()),
         UnitKey::Globals | UnitKey::Other(..) => return None,
     })

@@ -56,6 +56,11 @@ impl Observed {
                 json::set(&mut content, &["spec"], value(serde_json::to_value(&o.spec)));
                 json::set(&mut content, &["status"], value(serde_json::to_value(&o.status)));
             }
+            Object::OvnEip(o) => {
+                json::set(&mut content, &["spec"], value(serde_json::to_value(&o.spec)));
+                json::set(&mut content, &["status"], value(serde_json::to_value(&o.status)));
+            }
+            Object::Vlan(o) => json::set(&mut content, &["status"], value(serde_json::to_value(&o.status))),
             Object::Other(_, o) => {
                 let conditions = value(serde_json::to_value(&o.conditions));
                 json::set(&mut content, &["status", "conditions"], conditions);
@@ -342,6 +347,8 @@ fn has_status_subresource(kind: Kind) -> bool {
         | Kind::Vpc
         | Kind::IpPool
         | Kind::ProviderNetwork
+        | Kind::OvnEip
+        | Kind::Vlan
         | Kind::StatefulSet
         | Kind::Deployment
         | Kind::VirtualMachine

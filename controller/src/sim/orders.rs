@@ -170,7 +170,9 @@ fn step_by_step_equals_all_at_once() {
         let mut bench = Bench::cluster(1000 + seed);
         bench.faults = Faults { lost: 2, relist: 3, write: 3 };
         for _ in 0..60 {
-            if bench.rng.chance(25) {
+            if bench.rng.chance(20) {
+                random_external_change(&mut bench);
+            } else if bench.rng.chance(25) {
                 random_machine_change(&mut bench);
             } else if bench.rng.chance(30) {
                 random_network_change(&mut bench);
@@ -301,6 +303,47 @@ fn random_machine_change(bench: &mut Bench) {
             bench.add_pod_with(name, node, annotations);
             let owners = json!({ "metadata": { "ownerReferences": owner("VirtualMachineInstance") } });
             bench.api.edit(&pod("web", name), owners);
+        }
+    }
+}
+
+/// External networks and what they need, in whatever order.
+fn random_external_change(bench: &mut Bench) {
+    let vpc = ObjectRef::cluster(Kind::Vpc, "blue");
+    let spec =
+        |cidr: &str| json!({ "spec": { "cidrBlock": cidr, "vlan": "v-7", "gatewayType": "distributed" } });
+    let eip = |kind: &str| json!({ "spec": { "externalSubnet": "wan", "type": kind }, "status": { "ready": true } });
+    let things = [
+        (ObjectRef::cluster(Kind::ProviderNetwork, "net1"), json!({ "spec": {} })),
+        (ObjectRef::cluster(Kind::Vlan, "v-7"), json!({ "spec": { "id": 7, "provider": "net1" } })),
+        (ObjectRef::cluster(Kind::Vlan, "v-8"), json!({ "spec": { "id": 7, "provider": "net1" } })),
+        (ObjectRef::cluster(Kind::Subnet, "wan"), spec("172.18.0.0/24")),
+        (ObjectRef::cluster(Kind::OvnEip, "n-1"), eip("lsp")),
+        (ObjectRef::cluster(Kind::OvnEip, "n-3"), eip("lsp")),
+        (ObjectRef::cluster(Kind::OvnEip, "fip"), eip("nat")),
+    ];
+    let edits = [
+        json!({ "extraExternalSubnets": ["wan"] }),
+        json!({ "extraExternalSubnets": [] }),
+        json!({ "enableBfd": true }),
+        json!({ "enableBfd": false, "enableExternal": true }),
+    ];
+    match bench.rng.below(12) {
+        at @ 0..=6 => {
+            let (object, body) = &things[at];
+            if bench.api.get(object).is_none() {
+                bench.api.create(object, body.clone()).unwrap();
+            } else if bench.rng.chance(40) {
+                bench.api.delete(object, 0);
+            }
+        }
+        at @ 7..=10 if bench.api.get(&vpc).is_some() => {
+            bench.api.edit(&vpc, json!({ "spec": edits[at - 7] }));
+        }
+        _ => {
+            let value = if bench.rng.chance(70) { "true" } else { "false" };
+            let label = json!({ "metadata": { "labels": { "ovn.kubernetes.io/external-gw": value } } });
+            bench.api.edit(&ObjectRef::cluster(Kind::Node, "n-1"), label);
         }
     }
 }

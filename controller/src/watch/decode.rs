@@ -25,7 +25,7 @@ use crate::objects::{
 };
 use crate::strings::Shared;
 use wire::{
-    Wire, WireConditions, WireMeta, WireNad, WireNodeStatus, WirePodSpec, WirePodStatus, WireTyped,
+    Wire, WireConditions, WireMeta, WireNad, WireNodeStatus, WirePodSpec, WirePodStatus, WireTyped, WireUser,
     WireWorkload, nad_kind, pods,
 };
 
@@ -254,6 +254,8 @@ impl Decoder {
             Kind::ProviderNetwork => {
                 Object::ProviderNetwork(Arc::new(custom(meta, &wire.spec, &wire.status, &bad)?))
             }
+            Kind::OvnEip => Object::OvnEip(Arc::new(custom(meta, &wire.spec, &wire.status, &bad)?)),
+            Kind::Vlan => Object::Vlan(Arc::new(custom(meta, &wire.spec, &wire.status, &bad)?)),
             Kind::Nad => {
                 let spec: WireNad = part(wire.spec).map_err(|error| bad("spec", error))?;
                 Object::Nad(Arc::new(Nad { meta, kind: nad_kind(&spec.config.unwrap_or_default()) }))
@@ -272,7 +274,9 @@ impl Decoder {
                 // Status is only looked at for conditions of our own; an odd one is no loss.
                 let status: WireConditions = part(wire.status).unwrap_or_default();
                 let conditions = status.conditions.unwrap_or_default();
-                Object::Other(plural, Arc::new(Other { plural: plural.into(), meta, conditions }))
+                let spec: WireUser = part(wire.spec).unwrap_or_default();
+                let ovn_eip = self.optional(spec.ovn_eip);
+                Object::Other(plural, Arc::new(Other { plural: plural.into(), meta, conditions, ovn_eip }))
             }
         })
     }

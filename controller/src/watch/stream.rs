@@ -88,7 +88,16 @@ impl From<ApiError> for Stop {
 
 /// Kinds that the controller can't work without. The others may be not installed.
 fn required(kind: Kind) -> bool {
-    !matches!(kind, Kind::IpPool | Kind::Vip | Kind::ProviderNetwork | Kind::Nad | Kind::Other(_))
+    !matches!(
+        kind,
+        Kind::IpPool
+            | Kind::Vip
+            | Kind::ProviderNetwork
+            | Kind::OvnEip
+            | Kind::Vlan
+            | Kind::Nad
+            | Kind::Other(_)
+    )
 }
 
 /// Answers by which the API server says that a kind is not there. Addresses are

@@ -64,6 +64,9 @@ impl World {
             Owner::Vip(name) => {
                 self.ask_for_vip(name, request).map(|request| request.map(|request| (request, None))).into()
             }
+            Owner::Eip(name) => {
+                self.ask_for_eip(name, request).map(|request| request.map(|request| (request, None))).into()
+            }
             Owner::Querier(subnet) => {
                 self.ask_querier(subnet, request).map(|request| Some((request, None))).into()
             }

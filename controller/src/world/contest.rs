@@ -31,6 +31,8 @@ pub(super) struct Surroundings<'a> {
     pub nodes: &'a BTreeMap<IpAddr, Arc<str>>,
     /// What was decided last.
     pub before: &'a ByName<Arc<SubnetView>>,
+    /// Subnets that are named as external networks.
+    pub externals: &'a ByName<usize>,
 }
 
 /// Where addresses of two subnets can meet: a VPC and a vlan (contract §8.9).
@@ -80,12 +82,14 @@ pub(super) fn project(around: &Surroundings<'_>) -> ByName<SubnetView> {
         if invalid.is_none() && ovn {
             taken.take(config, name, &spec);
         }
+        let external = around.externals.contains_key(name) && subnets::external(config, name, &spec);
         views.insert(
             name.clone(),
             SubnetView {
                 uid: subnet.meta.uid.clone(),
                 deleting: subnet.meta.deleting_at.is_some(),
-                supported: subnets::supported(&spec),
+                supported: subnets::supported(&spec) && !external,
+                external,
                 spec: Arc::new(spec),
                 invalid,
                 problem: problem.map(|text| format!("subnet {name}: {text}").into()),

@@ -24,6 +24,7 @@ pub(super) enum Owner {
     Pod(Arc<str>, Arc<str>),
     Node(Arc<str>),
     Vip(Arc<str>),
+    Eip(Arc<str>),
     /// An interface beside the default one: namespace and name of the pod, provider.
     Attachment(Arc<str>, Arc<str>, Arc<str>),
     /// The multicast querier of that subnet.
@@ -188,6 +189,7 @@ impl World {
         let changed =
             if present { self.leases.rows.insert(name.clone()) } else { self.leases.rows.remove(&name) };
         if changed {
+            self.project_eip(&name);
             self.leases.changed(name);
         }
     }
@@ -195,6 +197,7 @@ impl World {
     /// A router port of the replica has this MAC address, or is gone: no port of its
     /// switch may ask for the same (contract §3.3).
     pub fn router_port_row(&mut self, name: &str, mac: Option<&str>) {
+        self.note_router_port(name, mac.is_some());
         let mac = mac.and_then(mac::parse);
         match mac {
             Some(mac) => self.router_macs.insert(name.into(), mac),
@@ -232,6 +235,7 @@ impl World {
             }
             Owner::Node(name) => Some(&self.nodes.get(name)?.object.meta),
             Owner::Vip(name) => Some(&self.vips.objects.get(name)?.meta),
+            Owner::Eip(name) => Some(&self.eips.objects.get(name)?.meta),
             Owner::Querier(subnet) => Some(&self.subnets.get(subnet)?.meta),
         }
     }
@@ -245,6 +249,7 @@ impl World {
             Owner::Querier(subnet) => {
                 self.subnets.get(subnet).is_some_and(|subnet| super::querier::has(subnet))
             }
+            Owner::Eip(name) => self.eips.objects.get(name).is_some_and(|eip| self.eip_told(eip).is_some()),
             _ => project::allocated(meta),
         }
     }
@@ -294,7 +299,7 @@ impl World {
 
     fn settle_port(&mut self, port: &Arc<str>, give: bool, exhausted: &mut BTreeSet<Arc<str>>) {
         let before = self.leases.state(&self.ipam, port);
-        let leftovers = self.leases.rows.contains(port) || self.ips.contains_key(port);
+        let leftovers = self.leases.rows.contains(port) || self.ips.contains_key(port) || self.eip_row(port);
         let held = self.ipam.lease(port).cloned();
         let Some(owner) = self.leases.wanted.get(port).cloned() else {
             self.leases.waiting.remove(port);
@@ -458,6 +463,9 @@ impl World {
             if let Some(vip) = self.vip_of_port(port).cloned() {
                 self.project_vip(&vip);
                 self.leases.retry_refused();
+            }
+            if let Some(eip) = self.eip_of_port(port).cloned() {
+                self.project_eip(&eip);
             }
         }
     }

@@ -8,8 +8,8 @@ use crate::facts::{Kind, ObjectRef, RowKey};
 use crate::io::Config;
 use crate::objects::{Object, StringMap};
 use crate::view::{
-    Interfaces, IpPoolView, KeptView, LeaseState, MachineView, NodeGate, NodeView, Overlay, PodView,
-    PoolUsage, ProviderView, Selecting, SubnetView, Usage, VipView, VpcView,
+    EipView, Interfaces, IpPoolView, KeptView, Lease, LeaseState, MachineView, NodeGate, NodeView, Overlay,
+    PodView, PoolUsage, ProviderView, Selecting, Standing, SubnetView, Usage, VipView, VlanView, VpcView,
 };
 
 impl World {
@@ -33,6 +33,8 @@ impl World {
             Kind::IpPool => cluster(&mut self.pools.objects.keys()),
             Kind::Vip => cluster(&mut self.vips.objects.keys()),
             Kind::ProviderNetwork => cluster(&mut self.providers.objects.keys()),
+            Kind::OvnEip => cluster(&mut self.eips.objects.keys()),
+            Kind::Vlan => cluster(&mut self.vlans.objects.keys()),
             Kind::Nad => self
                 .attachments
                 .nads
@@ -71,6 +73,8 @@ impl World {
             Kind::IpPool => Object::IpPool(self.pools.objects.get(name)?.clone()),
             Kind::Vip => Object::Vip(self.vips.objects.get(name)?.clone()),
             Kind::ProviderNetwork => Object::ProviderNetwork(self.providers.objects.get(name)?.clone()),
+            Kind::OvnEip => Object::OvnEip(self.eips.objects.get(name)?.clone()),
+            Kind::Vlan => Object::Vlan(self.vlans.objects.get(name)?.clone()),
             Kind::Nad => {
                 let key = (object.namespace.clone(), name.clone());
                 Object::Nad(self.attachments.nads.get(&key)?.clone())
@@ -202,6 +206,22 @@ impl World {
     /// See [`crate::view::View::vip`].
     pub fn vip(&self, name: &str) -> Option<Arc<VipView>> {
         self.vips.views.get(name).cloned()
+    }
+    /// See [`crate::view::View::ovn_eip`].
+    pub fn ovn_eip(&self, name: &str) -> Option<Arc<EipView>> {
+        self.eips.views.get(name).cloned()
+    }
+    /// See [`crate::view::View::peers`].
+    pub fn peers(&self, subnet: &str) -> Arc<Vec<Arc<Lease>>> {
+        self.eips.peers.get(subnet).cloned().unwrap_or_default()
+    }
+    /// See [`crate::view::View::vlan`].
+    pub fn vlan(&self, name: &str) -> Option<Arc<VlanView>> {
+        self.vlans.views.get(name).cloned()
+    }
+    /// See [`crate::view::View::standing`].
+    pub fn standing(&self, port: &str) -> Standing {
+        self.sessions.standing(port)
     }
     /// See [`crate::view::View::kept`].
     pub fn kept(&self, port: &str) -> Option<Arc<KeptView>> {

@@ -10,6 +10,7 @@ mod ask;
 mod attachments;
 mod bindings;
 mod contest;
+mod eips;
 mod leases;
 mod lookup;
 mod machines;
@@ -22,11 +23,13 @@ mod querier;
 mod read;
 mod restore;
 mod retain;
+mod sessions;
 mod subnets;
 #[cfg(test)]
 mod tests;
 mod verify;
 mod vips;
+mod vlans;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -44,10 +47,11 @@ pub(crate) use news::details;
 pub use news::{News, SECURITY_UPDATED};
 pub use read::ReadKey;
 pub use restore::PortRow;
+pub(crate) use sessions::{LOWERED, RAISED};
 
 /// Kinds that must have been listed once before anything is compiled. Kinds that
 /// this version does not act on may be missing from the API server.
-pub const NEEDED: [Kind; 15] = [
+pub const NEEDED: [Kind; 21] = [
     Kind::Pod,
     Kind::Node,
     Kind::Namespace,
@@ -57,12 +61,19 @@ pub const NEEDED: [Kind; 15] = [
     Kind::IpPool,
     Kind::Vip,
     Kind::ProviderNetwork,
+    Kind::OvnEip,
+    Kind::Vlan,
     Kind::StatefulSet,
     Kind::Deployment,
     Kind::Nad,
     Kind::VirtualMachine,
     Kind::VirtualMachineInstance,
     Kind::Migration,
+    // Only what they use of OvnEips.
+    Kind::Other("ovn-fips"),
+    Kind::Other("ovn-snat-rules"),
+    Kind::Other("ovn-dnat-rules"),
+    Kind::Other("router-lb-rules"),
 ];
 
 /// So many ports that hold addresses of a subnet on its way out are named.
@@ -97,6 +108,11 @@ pub struct World {
     pools: pools::Pools,
     vips: vips::Vips,
     providers: providers::Providers,
+    eips: eips::Eips,
+    vlans: vlans::Vlans,
+    sessions: sessions::Sessions,
+    /// Subnets that Vpcs and OvnEips name as external networks, and how often.
+    externals: ByName<usize>,
     retention: retain::Retention,
     attachments: attachments::Attachments,
     machines: machines::Machines,
@@ -164,6 +180,10 @@ impl World {
             pools: pools::Pools::default(),
             vips: vips::Vips::default(),
             providers: providers::Providers::default(),
+            eips: eips::Eips::default(),
+            vlans: vlans::Vlans::default(),
+            sessions: sessions::Sessions::default(),
+            externals: BTreeMap::new(),
             retention: retain::Retention::default(),
             attachments: attachments::Attachments::default(),
             machines: machines::Machines::default(),
@@ -262,6 +282,8 @@ impl World {
             Object::IpPool(pool) => self.set_pool(pool),
             Object::Vip(vip) => self.set_vip(vip),
             Object::ProviderNetwork(network) => self.set_provider(network),
+            Object::OvnEip(eip) => self.set_eip(eip),
+            Object::Vlan(vlan) => self.set_vlan(vlan),
             Object::Nad(nad) => self.set_nad(nad),
             Object::Machine(kind, machine) => self.set_machine(kind, machine),
             Object::Migration(migration) => self.set_migration(migration),
@@ -269,7 +291,8 @@ impl World {
             Object::Other(plural, other) => {
                 let key = (plural, other.meta.namespace.clone(), other.meta.name.clone());
                 let uid = other.meta.uid.clone();
-                let old = self.others.insert(key.clone(), other);
+                let old = self.others.insert(key.clone(), other.clone());
+                self.note_user(old.as_deref(), Some(&other));
                 if old.is_none_or(|old| old.meta.uid != uid) {
                     self.changed.insert(ReadKey::Other(key.0, key.1, key.2));
                 }
@@ -301,12 +324,15 @@ impl World {
             Kind::Subnet => {
                 self.subnets.remove(name);
                 self.subnets_stale = true;
+                self.vlans.stale = true;
             }
             Kind::Vpc => self.remove_vpc(name),
             Kind::Ip => self.remove_ip(name),
             Kind::IpPool => self.remove_pool(name),
             Kind::Vip => self.remove_vip(name),
             Kind::ProviderNetwork => self.remove_provider(name),
+            Kind::OvnEip => self.remove_eip(name),
+            Kind::Vlan => self.remove_vlan(name),
             Kind::Nad => self.remove_nad(&(object.namespace.clone(), name.clone())),
             kind @ (Kind::StatefulSet | Kind::Deployment) => {
                 self.remove_workload(&(kind, object.namespace.clone(), name.clone()));
@@ -316,7 +342,8 @@ impl World {
             }
             Kind::Migration => self.remove_migration(&(object.namespace.clone(), name.clone())),
             Kind::Other(plural) => {
-                self.others.remove(&(plural, object.namespace.clone(), name.clone()));
+                let old = self.others.remove(&(plural, object.namespace.clone(), name.clone()));
+                self.note_user(old.as_deref(), None);
                 self.changed.insert(ReadKey::Other(plural, object.namespace.clone(), name.clone()));
             }
         }
@@ -397,7 +424,7 @@ impl World {
             now_ms + 1000 * u64::try_from(at.saturating_sub(unix_s).saturating_add(1)).unwrap_or(0)
         });
         let usage = (!self.usage_stale.is_empty()).then(|| self.usage_due(now_ms));
-        grace.into_iter().chain(usage).min()
+        grace.into_iter().chain(usage).chain(self.sessions.wake_at()).min()
     }
 
     fn account(&mut self, kind: Kind, meta: &Meta, add: bool) {

@@ -9,7 +9,7 @@ use crds::{keys, names, net};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::contest::{self, Surroundings};
-use super::{ReadKey, Stored, World, bindings, querier};
+use super::{ReadKey, Stored, World, bindings, eips, querier};
 use crate::facts::RowKey;
 use crate::ipam::mac;
 use crate::objects::{StringMap, Subnet, Vpc};
@@ -36,6 +36,7 @@ impl World {
         };
         let same = old.is_some_and(|old| decides(&old) == decides(&subnet) && old.spec == subnet.spec);
         self.subnets_stale |= !same;
+        self.vlans.stale |= !same;
     }
 
     /// The gateway nodes that give no answer are these.
@@ -54,6 +55,9 @@ impl World {
         let name = vpc.meta.name.clone();
         let view = Arc::new(VpcView::of(&vpc));
         let old = self.vpcs.insert(name.clone(), Stored { object: vpc, view: view.clone() });
+        let switch = self.config.external_gateway_switch.clone();
+        let before = eips::externals(old.as_ref().map(|old| &*old.view), &switch);
+        self.note_externals(before, eips::externals(Some(&view), &switch));
         self.select_nodes(&Selecting::Bfd(name.clone()));
         self.select_nodes(&Selecting::External);
         let Some(old) = old.filter(|old| old.view.uid == view.uid) else {
@@ -72,7 +76,10 @@ impl World {
     }
 
     pub(super) fn remove_vpc(&mut self, name: &Arc<str>) {
-        self.vpcs.remove(name);
+        let old = self.vpcs.remove(name);
+        let switch = self.config.external_gateway_switch.clone();
+        let before = eips::externals(old.as_ref().map(|old| &*old.view), &switch);
+        self.note_externals(before, Vec::new());
         self.select_nodes(&Selecting::Bfd(name.clone()));
         self.select_nodes(&Selecting::External);
         self.subnets_stale = true;
@@ -93,6 +100,7 @@ impl World {
         if std::mem::take(&mut self.subnets_stale) {
             self.judge_all();
         }
+        self.project_vlans();
         if std::mem::take(&mut self.bindings_stale) {
             for namespace in self.namespaces.keys().cloned().collect::<Vec<_>>() {
                 self.bind(&namespace);
@@ -108,6 +116,7 @@ impl World {
             vpc: &vpc,
             nodes: &self.nodes_by_ip,
             before: &self.subnet_views,
+            externals: &self.externals,
         };
         let views = contest::project(&around);
         let gone: Vec<_> = self.subnet_views.keys().filter(|n| !views.contains_key(*n)).cloned().collect();
@@ -155,8 +164,8 @@ impl World {
     }
 
     fn adopt_view(&mut self, name: Arc<str>, old: Option<&SubnetView>, mut view: SubnetView) {
-        let usable = view.supported && view.invalid.is_none();
-        let pooled = old.is_some_and(|old| old.supported && old.invalid.is_none());
+        let pool = |view: &SubnetView| (view.supported || view.external) && view.invalid.is_none();
+        let (usable, pooled) = (pool(&view), old.is_some_and(pool));
         if usable && old.is_none_or(|old| !pooled || old.spec != view.spec) {
             if let Err(error) = self.ipam.set_subnet(&name, &view.spec) {
                 view.invalid = Some((error.reason().into(), error.to_string().into()));
@@ -165,7 +174,9 @@ impl World {
             let mac = self.router_macs.get(&*port).copied();
             self.ipam.set_router_mac(&name, mac);
             self.leases.retry_refused();
-        } else if old.is_none_or(|old| (old.deleting, &old.invalid) != (view.deleting, &view.invalid)) {
+        } else if old.is_none_or(|old| {
+            (old.deleting, &old.invalid, old.external) != (view.deleting, &view.invalid, view.external)
+        }) {
             self.leases.retry_refused();
         }
         if view.deleting || old.is_some_and(|old| old.deleting) {

@@ -59,6 +59,14 @@ pub enum ReadKey {
     Vip(Arc<str>),
     /// [`crate::view::View::provider_network`].
     ProviderNetwork(Arc<str>),
+    /// [`crate::view::View::ovn_eip`].
+    OvnEip(Arc<str>),
+    /// [`crate::view::View::peers`].
+    Peers(Arc<str>),
+    /// [`crate::view::View::vlan`].
+    Vlan(Arc<str>),
+    /// [`crate::view::View::standing`].
+    Standing(Arc<str>),
     /// [`crate::view::View::kept`].
     Kept(Arc<str>),
     /// [`crate::view::View::other`].
@@ -81,6 +89,8 @@ impl ReadKey {
             Self::IpPool(name) => UnitKey::IpPool(name.clone()),
             Self::Vip(name) => UnitKey::Vip(name.clone()),
             Self::ProviderNetwork(name) => UnitKey::ProviderNetwork(name.clone()),
+            Self::OvnEip(name) => UnitKey::OvnEip(name.clone()),
+            Self::Vlan(name) => UnitKey::Vlan(name.clone()),
             Self::Kept(port) => UnitKey::Kept(port.clone()),
             Self::Other(plural, namespace, name) => UnitKey::Other(plural, namespace.clone(), name.clone()),
             Self::Lease(_)
@@ -99,6 +109,8 @@ impl ReadKey {
             | Self::Interfaces(..)
             | Self::PoolUsage(_)
             | Self::NamespacePools(_)
+            | Self::Peers(_)
+            | Self::Standing(_)
             | Self::Schema => return None,
         })
     }

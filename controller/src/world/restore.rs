@@ -52,6 +52,7 @@ impl World {
         for vip in self.vips.objects.values().filter(|vip| !self.vips.used_by.contains_key(&vip.meta.name)) {
             order.extend(self.vip_told(vip));
         }
+        order.extend(self.eips.objects.values().filter_map(|eip| self.eip_told(eip)));
         for alive in [true, false] {
             let rows = rows.iter().filter(|row| wanted(&row.name) == alive);
             order.extend(rows.filter_map(|row| self.of_row(row)));
@@ -77,6 +78,9 @@ impl World {
         }
         for port in self.leases.wanted.keys().cloned().collect::<Vec<_>>() {
             self.leases.queue(port);
+        }
+        for name in self.eips.objects.keys().cloned().collect::<Vec<_>>() {
+            self.project_eip(&name);
         }
         for port in self.ips.keys().cloned().collect::<Vec<_>>() {
             self.leases.queue(port);

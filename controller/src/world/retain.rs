@@ -320,8 +320,9 @@ impl World {
                 }
                 changed
             };
-            let joined = put(&mut self.retention.members, leased) && leased;
-            put(&mut self.retention.idle, leased && is_kept);
+            let mut joined = put(&mut self.retention.members, leased) && leased;
+            // Also one that is kept again after all, as when a pod ends while another's address is let go.
+            joined |= put(&mut self.retention.idle, leased && is_kept) && leased && is_kept;
             put(&mut self.retention.busy, leased && wanted);
             // One more may be one too many: the last of those that nobody uses goes.
             let last = self.retention.idle.get(&workload).and_then(BTreeSet::last).cloned();

@@ -58,6 +58,16 @@ pub(crate) fn supported(spec: &SubnetSpec) -> bool {
     spec.vlan.is_empty()
 }
 
+/// It can be an external network: the router on the wire is its gateway (contract §5.4,
+/// §5.6). That of the flag needs no Vlan, since flags name its physical network.
+pub(crate) fn external(config: &Config, name: &str, spec: &SubnetSpec) -> bool {
+    is_ovn_provider(&spec.provider)
+        && (!spec.vlan.is_empty() || *name == *config.external_gateway_switch)
+        && !spec.cidr_block.is_empty()
+        && !spec.logical_gateway
+        && !spec.u2o_interconnection
+}
+
 fn addresses(spec: &mut SubnetSpec) -> Result<(), String> {
     if spec.cidr_block.is_empty() {
         if spec.vlan.is_empty() {

@@ -85,6 +85,29 @@ impl<'a> Ovn<'a> {
         self.root.run("usr/bin/ovn-sbctl", self.southbound.directory(), &arguments).unwrap()
     }
 
+    /// Lets every BFD session be so, as ovn-controllers would tell.
+    pub fn sessions(&self, status: &str) {
+        let database = format!("--db=unix:{}", self.southbound.socket().display());
+        let list = ["--bare", "--columns=_uuid", "list", "BFD"];
+        let arguments: Vec<&str> = [&*database].into_iter().chain(list).collect();
+        let rows = self.root.run("usr/bin/ovn-sbctl", self.southbound.directory(), &arguments).unwrap();
+        let status = format!("status={status}");
+        for row in rows.split_whitespace() {
+            let arguments = [&*database, "set", "BFD", row, &status];
+            self.root.run("usr/bin/ovn-sbctl", self.southbound.directory(), &arguments).unwrap();
+        }
+    }
+
+    /// Priorities of all gateways of router ports, the highest first.
+    pub fn priorities(&self) -> Vec<i64> {
+        let database = format!("--db=unix:{}", self.northbound.socket().display());
+        let arguments = [&*database, "--bare", "--columns=priority", "list", "Gateway_Chassis"];
+        let text = self.root.run("usr/bin/ovn-nbctl", self.southbound.directory(), &arguments).unwrap();
+        let mut all: Vec<i64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        all
+    }
+
     /// The MAC of a router port.
     pub fn router_mac(&self, port: &str) -> String {
         let database = format!("--db=unix:{}", self.northbound.socket().display());

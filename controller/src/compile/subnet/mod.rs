@@ -4,8 +4,10 @@
 
 mod acls;
 mod checks;
+mod external;
 pub(crate) mod gateway;
 pub(crate) mod querier;
+pub(super) use external::network_problem;
 mod spec;
 mod status;
 mod topology;
@@ -54,6 +56,8 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
         if gateway::centralized(view, &subnet) {
             outcome.gateway = gateway::rows(view, name, &subnet, &mut facts);
         }
+    } else if subnet.external && subnet.invalid.is_none() {
+        external::rows(view, name, &subnet.spec, &mut facts);
     } else if subnet.is_ovn() {
         topology::keep(&subnet.spec.vpc, name, &subnet.spec.vips, &mut facts);
     }
@@ -84,9 +88,17 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
             rows::condition(&mut facts, &object, &subnet.uid, Gate::Now, ("Validated", true), why);
         }
     }
+    if subnet.external {
+        external::fields(view, &object, &subnet, &usage, problem.as_deref(), &mut facts);
+        return facts;
+    }
     if !subnet.supported {
         let message = underlay(name);
         rows::condition(&mut facts, &object, &subnet.uid, Gate::Now, ("Ready", false), (NOT_YET, &message));
+        // One that was an external network, or that nobody has an address of.
+        if subnet.deleting {
+            finalizer(&object, &subnet, &usage, &mut facts);
+        }
         return facts;
     }
     object_fields(view, &object, &subnet, &usage, &outcome, &mut facts);
@@ -98,7 +110,8 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
 fn underlay(name: &str) -> String {
     format!(
         "this version of Weir does not act on underlay subnets (spec.vlan) such as {name}; what exists in OVN for it \
-         is left as it is. Use an overlay subnet, or a version that supports underlay subnets"
+         is left as it is, until a Vpc or an OvnEip names it as external network. Use an overlay subnet, or a version \
+         that supports underlay subnets"
     )
 }
 

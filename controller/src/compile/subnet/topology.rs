@@ -10,6 +10,7 @@ use crds::{SubnetSpec, names, net};
 use ovsdb::Value;
 
 use super::super::{dhcp, rows};
+use super::external;
 use crate::facts::{Column, Facts, Keep, RowKey, Table};
 use crate::io::Config;
 use crate::ipam::mac;
@@ -28,7 +29,8 @@ pub(super) fn rows(
     let nets = net::parse_dual_cidrs(&spec.cidr_block).unwrap_or_default();
     let gateways = net::parse_dual_ips(&spec.gateway).unwrap_or_default();
     let (switch_port, router_port) = (names::switch_port(name, router), names::router_port(router, name));
-    let mut row = rows::root(Table::LogicalSwitch, name).ids(&[]);
+    let marks = external::marks(config, name);
+    let mut row = rows::root(Table::LogicalSwitch, name).ids(marks);
     if let Some(other) = other {
         row = row.column("other_config", other);
     }
@@ -37,7 +39,7 @@ pub(super) fn rows(
         .whole("type", Value::string("router"))
         .whole("addresses", Value::strings(["router"]))
         .keys("options", [("router-port", &router_port)])
-        .ids(&[("ls", name)])
+        .ids(&[&[("ls", &**name)][..], marks].concat())
         .add(facts);
     // The MAC stays what it is: hosts have it in their neighbour tables.
     let mac = mac::format(mac::draw(config.seed, &["router port", &router_port], 0));
@@ -112,6 +114,7 @@ pub(super) fn keep(router: &str, name: &Arc<str>, vips: &[String], facts: &mut F
         Keep::Row(RowKey::new(Table::LogicalSwitch, name.clone())),
         Keep::Row(RowKey::new(Table::LogicalSwitchPort, names::switch_port(name, router))),
         Keep::Row(RowKey::new(Table::LogicalSwitchPort, names::mcast_querier(name))),
+        Keep::Row(RowKey::new(Table::LogicalSwitchPort, names::localnet_port(name))),
         Keep::Row(RowKey::new(Table::LogicalRouterPort, names::router_port(router, name))),
         // Its router too, should the VPC be gone.
         Keep::Row(RowKey::new(Table::LogicalRouter, router)),

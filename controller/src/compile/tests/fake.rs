@@ -7,8 +7,9 @@ use crate::facts::RowKey;
 use crate::io::Config;
 use crate::objects::StringMap;
 use crate::view::{
-    Interfaces, IpPoolView, KeptView, Lease, LeaseState, MachineView, NodeGate, NodeView, Overlay, PodView,
-    PoolUsage, ProviderView, Selecting, SubnetView, UnitKey, Usage, View, VipView, VpcView,
+    EipView, Interfaces, IpPoolView, KeptView, Lease, LeaseState, MachineView, NodeGate, NodeView, Overlay,
+    PodView, PoolUsage, ProviderView, Selecting, Standing, SubnetView, UnitKey, Usage, View, VipView,
+    VlanView, VpcView,
 };
 
 /// Which families the cluster has.
@@ -49,6 +50,11 @@ pub(crate) fn config(families: Families) -> Config {
         default_exclude_ips: "".into(),
         default_gateway_check: true,
         external_gateway_switch: "external".into(),
+        external_gateway_net: "external".into(),
+        external_gateway_vlan: 0,
+        bfd_min_tx: 100,
+        bfd_min_rx: 100,
+        bfd_detect_mult: 3,
         service_cluster_ip_range: families.pick("10.96.0.0/12", "fd00:10:96::/112").into(),
         network_type: "geneve".into(),
         pod_nic_type: "veth-pair".into(),
@@ -92,6 +98,10 @@ pub(crate) struct Cluster {
     pub(crate) machines: BTreeMap<Arc<str>, Arc<MachineView>>,
     pub(crate) pools: BTreeMap<Arc<str>, Arc<IpPoolView>>,
     pub(crate) vips: BTreeMap<Arc<str>, Arc<VipView>>,
+    pub(crate) eips: BTreeMap<Arc<str>, Arc<EipView>>,
+    pub(crate) peers: Arc<Vec<Arc<Lease>>>,
+    pub(crate) vlans: BTreeMap<Arc<str>, Arc<VlanView>>,
+    pub(crate) standing: Standing,
     pub(crate) kept: BTreeMap<Arc<str>, Arc<KeptView>>,
     pub(crate) orphans: BTreeMap<Arc<str>, Arc<str>>,
     pub(crate) others: BTreeMap<&'static str, Arc<str>>,
@@ -116,6 +126,10 @@ impl Cluster {
             machines: BTreeMap::new(),
             pools: BTreeMap::new(),
             vips: BTreeMap::new(),
+            eips: BTreeMap::new(),
+            peers: Arc::default(),
+            vlans: BTreeMap::new(),
+            standing: Standing::Unknown,
             kept: BTreeMap::new(),
             orphans: BTreeMap::new(),
             others: [("vlans", "vlan-uid".into()), ("bgp-confs", "bgp-uid".into())].into(),
@@ -208,6 +222,7 @@ impl Cluster {
             spec: Arc::new(spec),
             deleting: false,
             supported: true,
+            external: false,
             invalid: None,
             problem: None,
         };
@@ -352,6 +367,18 @@ impl View for Cluster {
     }
     fn provider_network(&self, _: &str) -> Option<Arc<ProviderView>> {
         None
+    }
+    fn ovn_eip(&self, name: &str) -> Option<Arc<EipView>> {
+        self.eips.get(name).cloned()
+    }
+    fn peers(&self, _: &str) -> Arc<Vec<Arc<Lease>>> {
+        self.peers.clone()
+    }
+    fn vlan(&self, name: &str) -> Option<Arc<VlanView>> {
+        self.vlans.get(name).cloned()
+    }
+    fn standing(&self, _: &str) -> Standing {
+        self.standing
     }
     fn kept(&self, port: &str) -> Option<Arc<KeptView>> {
         self.kept.get(port).cloned()

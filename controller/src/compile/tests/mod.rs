@@ -220,7 +220,7 @@ fn fields_that_are_missing_show() {
     ] }),
     );
     let text = render(&compile(&cluster, &UnitKey::Vpc("ovn-cluster".into())));
-    assert!(text.contains("enableExternal") && text.contains("NotYetSupported"), "{text}");
+    assert!(text.contains("no Subnet external") && text.contains("ExternalNetworkNotReady"), "{text}");
     // With external networks neighbours are learnt from requests.
     assert!(text.contains("without Keys({\"always_learn_from_arp_request\"})"), "{text}");
     assert!(text.contains("ovn-cluster|blue|dst-ip|0.0.0.0/0|100.64.0.1"), "{text}");
@@ -292,7 +292,7 @@ fn deletion_of_objects() {
     assert_eq!(held.rows, free.rows);
     cluster.subnets.clear();
     let gone = compile(&cluster, &UnitKey::Subnet("ovn-default".into()));
-    assert_eq!((gone.rows.len(), gone.keeps.len()), (0, 9));
+    assert_eq!((gone.rows.len(), gone.keeps.len()), (0, 10));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! is named in a condition and left out; the others are served.
 
 pub(crate) mod bfd;
-mod external;
+pub(super) mod external;
 mod peerings;
 mod policies;
 pub(crate) mod routes;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crds::BfdPortStatus;
 use serde_json::json;
 
-use super::rows::{self, NOT_YET};
+use super::rows;
 use crate::facts::{Column, Facts, Fields, Gate, Kind, ObjectRef, Table};
 use crate::view::{View, VpcView};
 
@@ -22,6 +22,8 @@ use crate::view::{View, VpcView};
 const INVALID: &str = "ValidateVpcFailed";
 /// Reason of the condition of a Vpc that waits for its subnets to be gone.
 const IN_USE: &str = "SubnetsExist";
+/// Reason of one whose external network lacks something.
+const NO_EXTERNAL: &str = "ExternalNetworkNotReady";
 
 pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
     let mut facts = Facts::default();
@@ -36,14 +38,16 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
     }
     let spec = vpc.as_ref().map(|vpc| vpc.spec.clone()).unwrap_or_default();
     router(name, &spec, &mut facts);
-    let mut problems = routes::rows(view, name, &spec, &mut facts);
+    let outcome = vpc.as_ref().map(|vpc| external::rows(view, name, vpc, &mut facts)).unwrap_or_default();
+    let mut problems = routes::rows(view, name, &spec, &outcome, &mut facts);
     problems.extend(policies::rows(name, &spec, &mut facts));
     let waiting = peerings::rows(view, name, &spec, &mut facts, &mut problems);
     let bfd = bfd::rows(view, name, &spec, &mut facts, &mut problems);
     if let Some(vpc) = vpc {
         let object = ObjectRef::cluster(Kind::Vpc, name.clone());
-        status(view, &object, &vpc, &bfd, &mut facts);
-        conditions(view, &object, &vpc, &problems, &waiting, &mut facts);
+        status(view, &object, &vpc, &bfd, &outcome, &mut facts);
+        let waiting = [waiting, outcome.notes.clone()].concat();
+        conditions(view, &object, &vpc, (&problems, &outcome.lacks, &waiting), &mut facts);
     }
     facts
 }
@@ -62,7 +66,14 @@ fn router(name: &str, spec: &crds::VpcSpec, facts: &mut Facts) {
     rows::root(Table::LogicalRouter, name).ids(&[]).column("options", options).add(facts);
 }
 
-fn status(view: &dyn View, object: &ObjectRef, vpc: &VpcView, bfd: &BfdPortStatus, facts: &mut Facts) {
+fn status(
+    view: &dyn View,
+    object: &ObjectRef,
+    vpc: &VpcView,
+    bfd: &BfdPortStatus,
+    outcome: &external::Outcome,
+    facts: &mut Facts,
+) {
     let config = view.config();
     let default = object.name == config.cluster_router;
     let subnets = view.vpc_subnets(&object.name);
@@ -71,7 +82,18 @@ fn status(view: &dyn View, object: &ObjectRef, vpc: &VpcView, bfd: &BfdPortStatu
     let first = if default { &*config.default_ls } else { &*vpc.spec.default_subnet };
     let peers: std::collections::BTreeSet<&str> =
         vpc.spec.vpc_peerings.iter().map(|peering| &*peering.remote_vpc).collect();
+    let switch = &config.external_gateway_switch;
+    let extra: Vec<&str> = vpc
+        .spec
+        .extra_external_subnets
+        .iter()
+        .map(|name| &**name)
+        .filter(|name| outcome.connected.contains(*name))
+        .collect();
     let fields = [
+        ("enableExternal", json!(vpc.spec.enable_external && outcome.connected.contains(switch))),
+        ("extraExternalSubnets", json!(extra)),
+        ("enableBfd", json!(outcome.bfd)),
         ("standby", json!(true)),
         ("default", json!(default)),
         ("defaultLogicalSwitch", json!(first)),
@@ -88,14 +110,12 @@ fn conditions(
     view: &dyn View,
     object: &ObjectRef,
     vpc: &VpcView,
-    problems: &[String],
-    waiting: &[String],
+    (problems, lacks, waiting): (&[String], &[String], &[String]),
     facts: &mut Facts,
 ) {
     let say = |facts: &mut Facts, gate, kind, status, why| {
         rows::condition(facts, object, &vpc.uid, gate, (kind, status), why);
     };
-    let (unsupported, missing) = external::missing(view, &object.name, &vpc.spec);
     let mut problems = problems.to_vec();
     problems.extend(default_subnet(view, object, vpc));
     let problem = problems.join("; ");
@@ -113,14 +133,10 @@ fn conditions(
         rows::warning(facts, object, &vpc.uid, IN_USE, &message);
     } else if !problems.is_empty() {
         say(facts, Gate::Now, "Ready", false, (INVALID, &problem));
-    } else if !unsupported.is_empty() {
-        let message = format!(
-            "spec fields that this version of Weir does not act on yet: {}; what exists in OVN for them is left as \
-             it is. {}",
-            unsupported.join(", "),
-            missing.join(". ")
-        );
-        say(facts, Gate::Committed, "Ready", false, (NOT_YET, &message));
+    } else if !lacks.is_empty() {
+        let message = lacks.join(". ");
+        say(facts, Gate::Now, "Ready", false, (NO_EXTERNAL, &message));
+        rows::warning(facts, object, &vpc.uid, NO_EXTERNAL, &message);
     } else {
         say(facts, Gate::Committed, "Ready", true, ("ReconcileSuccess", &waiting.join("; ")));
     }

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use ovsdb::Value;
 
 use super::super::rows;
+use super::external::Outcome;
 use crate::facts::{Column, Facts, Keep, RowKey, Table};
 use crate::view::View;
 
@@ -22,11 +23,38 @@ pub(crate) const OF_SPEC: (&str, &str) = ("weir-route", "spec");
 /// that all share the load.
 type Destination = (String, &'static str, String);
 
+/// A route from a subnet through a node, as long as the node answers.
+pub(super) struct Made {
+    /// Routing table of the subnet.
+    pub(super) table: String,
+    /// Its block.
+    pub(super) prefix: String,
+    pub(super) nexthop: IpAddr,
+    pub(super) bfd: RowKey,
+}
+
 /// States the routes; says which entries are wrong.
-pub(super) fn rows(view: &dyn View, router: &str, spec: &VpcSpec, facts: &mut Facts) -> Vec<String> {
+pub(super) fn rows(
+    view: &dyn View,
+    router: &str,
+    spec: &VpcSpec,
+    external: &Outcome,
+    facts: &mut Facts,
+) -> Vec<String> {
     let mut problems = Vec::new();
     let mut seen: BTreeMap<Destination, (bool, BTreeSet<String>)> = BTreeMap::new();
-    for (index, entry) in spec.static_routes.iter().enumerate() {
+    for made in &external.routes {
+        let nexthop = made.nexthop.to_string();
+        base(router, &made.table, "src-ip", &made.prefix, &nexthop)
+            .ids(&[])
+            .keys("options", [(ECMP, "true")])
+            .column("bfd", Column::Refs([made.bfd.clone()].into()))
+            .add(facts);
+        let destination = (made.table.clone(), "src-ip", made.prefix.clone());
+        seen.entry(destination).or_insert((true, BTreeSet::new())).1.insert(nexthop);
+    }
+    let entries = spec.static_routes.iter().enumerate();
+    for (index, entry) in entries.filter(|(_, entry)| !is_made(entry) && !gives_way(entry, external)) {
         let place = format!("staticRoutes[{index}] ({} via {})", entry.cidr, entry.next_hop_ip);
         match check(entry) {
             Err(problem) => problems.push(format!("{place}: {problem}")),
@@ -54,6 +82,20 @@ pub(super) fn rows(view: &dyn View, router: &str, spec: &VpcSpec, facts: &mut Fa
         default_routes(view, router, spec, &seen, facts);
     }
     problems
+}
+
+/// What Kube-OVN writes into specs for `enableBfd`: rows follow from that field here.
+fn is_made(entry: &StaticRoute) -> bool {
+    entry.policy == "policySrc" && entry.ecmp_mode == ECMP && !entry.bfd_id.is_empty()
+}
+
+/// A default route out by the gateway of an external network whose nodes are watched: what
+/// leaves must do so by a node that answers (contract §4.3).
+fn gives_way(entry: &StaticRoute, external: &Outcome) -> bool {
+    external.bfd
+        && matches!(&*entry.policy, "" | "policyDst")
+        && matches!(entry.cidr.trim(), "0.0.0.0/0" | "::/0")
+        && entry.next_hop_ip.trim().parse::<IpAddr>().is_ok_and(|ip| external.gateways.contains(&ip))
 }
 
 /// Policy, prefix and next hop of an entry, or what is wrong with it.

@@ -146,6 +146,13 @@ pub(super) struct WireTyped {
     pub(super) status: Option<String>,
 }
 
+/// What uses an OvnEip.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct WireUser {
+    pub(super) ovn_eip: Option<String>,
+}
+
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct WireConditions {

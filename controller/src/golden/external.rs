@@ -1,0 +1,310 @@
+//! External networks of VPCs through the whole pipeline: OvnEips, routers' ports and their
+//! gateways, BFD sessions and the routes that hang on them.
+
+use std::collections::BTreeMap;
+
+use ovsdb::{Operation, Value as Column};
+use serde_json::{Value, json};
+
+use super::networks::{add, all_rows, names, status, subnet, two_nodes, vpc};
+use super::{cluster, restart};
+use crate::compile::tests::fake::Families;
+use crate::facts::{Kind, ObjectRef};
+use crate::sim::Bench;
+
+pub(super) fn eip(name: &str) -> ObjectRef {
+    cluster(Kind::OvnEip, name)
+}
+
+pub(super) const NETWORK: Kind = Kind::ProviderNetwork;
+
+/// What has to be there for a VPC with an external network, in an order in which everything
+/// is there when it is needed.
+fn things() -> Vec<(ObjectRef, Value)> {
+    let lsp = |ip: &str, end: u8| {
+        json!({ "spec": { "externalSubnet": "wan", "type": "lsp", "v4Ip": ip,
+            "macAddress": format!("02:00:00:00:00:{end:02x}") }, "status": { "ready": true } })
+    };
+    vec![
+        (cluster(NETWORK, "net1"), json!({ "spec": { "defaultInterface": "eth1" } })),
+        (cluster(Kind::Vlan, "v-7"), json!({ "spec": { "id": 7, "provider": "net1" } })),
+        (subnet("wan"), json!({ "spec": { "cidrBlock": "172.18.0.0/24", "vlan": "v-7" } })),
+        (eip("n-1"), lsp("172.18.0.11", 0xc1)),
+        (eip("n-2"), lsp("172.18.0.12", 0xc2)),
+        // Its address is not left to chance.
+        (
+            eip("blue-wan"),
+            json!({ "spec": { "externalSubnet": "wan", "type": "lrp", "v4Ip": "172.18.0.10",
+                "macAddress": "02:00:00:00:00:c0" } }),
+        ),
+        (vpc("blue"), json!({ "spec": { "extraExternalSubnets": ["wan"], "enableBfd": true } })),
+        (
+            subnet("b-1"),
+            json!({ "spec": { "vpc": "blue", "cidrBlock": "10.50.0.0/24", "enableEcmp": true } }),
+        ),
+    ]
+}
+
+pub(super) fn label(bench: &mut Bench, nodes: &[&str]) {
+    let label = json!({ "metadata": { "labels": { "ovn.kubernetes.io/external-gw": "true" } } });
+    for node in nodes {
+        bench.api.edit(&cluster(Kind::Node, node), label.clone());
+    }
+    bench.settle();
+}
+
+pub(super) fn made() -> Bench {
+    let mut bench = two_nodes();
+    label(&mut bench, &["n-1", "n-2"]);
+    for (object, body) in things() {
+        bench.api.create(&object, body).unwrap();
+        bench.settle();
+    }
+    bench
+}
+
+/// Priorities of the gateways of a router's port, by chassis.
+pub(super) fn priorities(bench: &Bench) -> BTreeMap<String, i64> {
+    let replica = bench.db.replica();
+    let rows = replica.table("Gateway_Chassis").unwrap().rows();
+    rows.map(|row| (row.str("chassis_name").unwrap().to_owned(), row.i64("priority").unwrap())).collect()
+}
+
+fn tell(bench: &mut Bench, peers: &[(&str, &str)]) {
+    for (peer, status) in peers {
+        let update = Operation::update("BFD").by("dst_ip", *peer);
+        bench.transact(&[update.column("status", Column::optional(Some(*status))).build()]);
+    }
+    // Without letting time pass.
+    while bench.step() {}
+}
+
+#[test]
+fn rows_and_objects() {
+    let bench = made();
+    let text = all_rows(&bench);
+    let mut parts = Vec::new();
+    // Rows of this feature, of a database that has others too.
+    for part in text.split("\n").collect::<Vec<_>>().chunk_by(|_, next| next.starts_with(' ')) {
+        let of = |word: &str| part.iter().any(|line| line.contains(word));
+        if of("wan") || of("172.18.0.") || of("Logical_Router blue") {
+            // UUIDs of references that are not named.
+            parts.push(part.join("\n"));
+        }
+    }
+    let mut objects = BTreeMap::new();
+    for object in bench.api.names(Kind::OvnEip).into_iter().chain([
+        vpc("blue"),
+        subnet("wan"),
+        cluster(Kind::Vlan, "v-7"),
+    ]) {
+        let mut value = bench.api.get(&object).unwrap().clone();
+        for condition in value["status"]["conditions"].as_array_mut().into_iter().flatten() {
+            for key in ["lastUpdateTime", "lastTransitionTime", "observedGeneration"] {
+                condition.as_object_mut().unwrap().remove(key);
+            }
+        }
+        let meta =
+            json!({ "labels": value["metadata"]["labels"], "finalizers": value["metadata"]["finalizers"] });
+        objects.insert(object.to_string(), json!({ "metadata": meta, "status": value["status"] }));
+    }
+    insta::assert_snapshot!(format!(
+        "{}\n\n{}",
+        parts.join("\n"),
+        serde_json::to_string_pretty(&objects).unwrap()
+    ));
+}
+
+/// In whatever order things come, the end is the same: the port's address is given, so exactly.
+#[test]
+fn every_order_ends_the_same() {
+    let expected = all_rows(&made());
+    let count = things().len();
+    for seed in 0..15u64 {
+        let mut bench = two_nodes();
+        let mut order: Vec<usize> = (0..count).collect();
+        let mut rng = crate::sim::Rng::new(seed);
+        rng.shuffle(&mut order);
+        let labelled = rng.below(count);
+        for (place, index) in order.iter().enumerate() {
+            if place == labelled {
+                label(&mut bench, &["n-2", "n-1"]);
+            }
+            let (object, body) = things()[*index].clone();
+            match bench.api.get(&object) {
+                // Made by the controller before: then it has an address that chance gave it.
+                Some(_) => {
+                    bench.api.edit(&vpc("blue"), json!({ "spec": { "extraExternalSubnets": [] } }));
+                    bench.settle();
+                    bench.api.create(&object, body).unwrap();
+                    bench.api.edit(&vpc("blue"), json!({ "spec": { "extraExternalSubnets": ["wan"] } }));
+                }
+                None => bench.api.create(&object, body).unwrap(),
+            }
+            if rng.chance(60) {
+                bench.settle();
+            }
+            if rng.chance(20) {
+                restart(&mut bench, Families::V4);
+            }
+        }
+        bench.settle();
+        let strip = |text: &str| -> String {
+            // MAC addresses of other ports are drawn.
+            text.lines().filter(|line| !line.contains("mac = ")).collect::<Vec<_>>().join("\n")
+        };
+        assert_eq!(strip(&all_rows(&bench)), strip(&expected), "seed {seed}, order {order:?}");
+        bench.verify();
+    }
+}
+
+/// Switched off in any order, nothing is left, neither rows nor objects nor addresses.
+#[test]
+fn nothing_is_left_whatever_goes_first() {
+    let before = all_rows(&two_nodes());
+    type Step = fn(&mut Bench);
+    let steps: [Step; 7] = [
+        |bench| bench.api.edit(&vpc("blue"), json!({ "spec": { "enableBfd": false } })),
+        |bench| bench.api.edit(&vpc("blue"), json!({ "spec": { "extraExternalSubnets": [] } })),
+        |bench| bench.api.delete(&eip("n-1"), 0),
+        |bench| bench.api.delete(&eip("n-2"), 0),
+        |bench| bench.api.delete(&subnet("b-1"), 0),
+        |bench| bench.api.delete(&subnet("wan"), 0),
+        |bench| bench.api.delete(&vpc("blue"), 0),
+    ];
+    for seed in 0..15u64 {
+        let mut rng = crate::sim::Rng::new(seed);
+        let mut bench = made();
+        let mut order: Vec<usize> = (0..steps.len()).collect();
+        rng.shuffle(&mut order);
+        for index in &order {
+            if bench.api.get(&vpc("blue")).is_some() || *index > 1 {
+                steps[*index](&mut bench);
+            }
+            if rng.chance(70) {
+                bench.settle();
+            }
+            if rng.chance(20) {
+                restart(&mut bench, Families::V4);
+            }
+        }
+        bench.settle();
+        assert_eq!(bench.api.names(Kind::OvnEip), Vec::<ObjectRef>::new(), "seed {seed}, order {order:?}");
+        assert!(bench.api.get(&subnet("wan")).is_none(), "seed {seed}, order {order:?}");
+        assert_eq!(all_rows(&bench), before, "seed {seed}, order {order:?}");
+        bench.verify();
+    }
+}
+
+/// A session never outlives its port (northd can't do with that): not in any transaction.
+#[test]
+fn sessions_go_in_the_transaction_of_their_port() {
+    for whole in [true, false] {
+        let mut bench = made();
+        bench.api.delete(&subnet("b-1"), 0);
+        bench.settle();
+        let sent = bench.processes[0].transactions.len();
+        if whole {
+            bench.api.delete(&vpc("blue"), 0);
+        } else {
+            bench
+                .api
+                .edit(&vpc("blue"), json!({ "spec": { "extraExternalSubnets": [], "enableBfd": false } }));
+        }
+        bench.settle();
+        assert!(bench.db.replica().table("BFD").unwrap().rows().next().is_none());
+        for operations in &bench.processes[0].transactions[sent..] {
+            let text = format!("{operations:?}");
+            let port = text.contains("Logical_Router\"") && text.contains("ports");
+            assert!(!port || text.contains("BFD"), "a port went without its sessions: {text}");
+        }
+    }
+}
+
+/// The first gateway has 100, 101 once it reaches a peer, 95 while it reaches none; it gets
+/// the port back after a pause, also from another controller.
+#[test]
+fn priorities_follow_the_sessions() {
+    let mut bench = made();
+    let first = "chassis-n-1";
+    let is = |bench: &Bench, priority: i64| {
+        let all = BTreeMap::from([(first.to_owned(), priority), ("chassis-n-2".to_owned(), 99)]);
+        assert_eq!(priorities(bench), all);
+    };
+    is(&bench, 100);
+    tell(&mut bench, &[("172.18.0.11", "down"), ("172.18.0.12", "down")]);
+    is(&bench, 100);
+    tell(&mut bench, &[("172.18.0.11", "up")]);
+    is(&bench, 101);
+    tell(&mut bench, &[("172.18.0.12", "up")]);
+    tell(&mut bench, &[("172.18.0.11", "down")]);
+    is(&bench, 101);
+    tell(&mut bench, &[("172.18.0.12", "down")]);
+    is(&bench, 95);
+    restart(&mut bench, Families::V4);
+    is(&bench, 95);
+    // They are up on the other gateway: the first one is not tried at once.
+    tell(&mut bench, &[("172.18.0.11", "up")]);
+    is(&bench, 95);
+    bench.pass(31_000);
+    is(&bench, 101);
+    restart(&mut bench, Families::V4);
+    is(&bench, 101);
+    // Without sessions nobody knows.
+    bench.api.edit(&vpc("blue"), json!({ "spec": { "enableBfd": false } }));
+    bench.settle();
+    is(&bench, 100);
+}
+
+/// What is missing, and who is in the way, is said by name, and heals.
+#[test]
+fn everything_that_lacks_is_named() {
+    let mut bench = two_nodes();
+    let said = |bench: &Bench, words: &[&str]| {
+        let said = status(bench, &vpc("blue"), "Ready");
+        assert!(said.starts_with("False ExternalNetworkNotReady"), "{said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{words:?} in {said}");
+    };
+    add(
+        &mut bench,
+        &vpc("blue"),
+        json!({ "enableExternal": true, "extraExternalSubnets": ["wan"], "enableBfd": true }),
+    );
+    said(
+        &bench,
+        &[
+            "no Subnet external",
+            "--external-gateway-switch",
+            "no Subnet wan",
+            "ovn.kubernetes.io/external-gw=true",
+        ],
+    );
+    bench.api.edit(&vpc("blue"), json!({ "spec": { "enableExternal": false } }));
+    add(&mut bench, &subnet("wan"), json!({ "cidrBlock": "172.18.0.0/24" }));
+    said(&bench, &["Subnet wan", "vlan"]);
+    bench.api.edit(&subnet("wan"), json!({ "spec": { "vlan": "v-7" } }));
+    label(&mut bench, &["n-1"]);
+    said(&bench, &["no Vlan v-7"]);
+    let wan = |bench: &Bench| status(bench, &subnet("wan"), "Ready");
+    assert!(wan(&bench).starts_with("False ValidateSubnetVlanFailed"), "{}", wan(&bench));
+    // Another one has the id: it was first.
+    add(&mut bench, &cluster(Kind::Vlan, "first"), json!({ "id": 7, "provider": "net1" }));
+    bench.pass(2_000);
+    add(&mut bench, &cluster(Kind::Vlan, "v-7"), json!({ "id": 7, "provider": "net1" }));
+    said(&bench, &["Vlan first"]);
+    assert_eq!(bench.api.get(&cluster(Kind::Vlan, "v-7")).unwrap()["status"]["conflict"], json!(true));
+    bench.api.remove(&cluster(Kind::Vlan, "first"));
+    bench.settle();
+    said(&bench, &["no ProviderNetwork net1", "no OvnEip of type lsp in Subnet wan is ready"]);
+    assert!(names(&bench, "Logical_Switch_Port").contains(&"localnet.wan".to_owned()));
+    bench.api.create(&cluster(NETWORK, "net1"), json!({ "spec": {} })).unwrap();
+    bench.api.edit(&vpc("blue"), json!({ "spec": { "enableBfd": false } }));
+    bench.settle();
+    let done = status(&bench, &vpc("blue"), "Ready");
+    assert!(done.starts_with("True"), "{done}");
+    let status_of = &bench.api.get(&vpc("blue")).unwrap()["status"];
+    assert_eq!(
+        (&status_of["extraExternalSubnets"], &status_of["enableExternal"]),
+        (&json!(["wan"]), &json!(false))
+    );
+}

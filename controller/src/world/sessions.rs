@@ -1,0 +1,221 @@
+//! BFD sessions of router ports in external networks (contract §4.6): whether the gateway
+//! that a port is on reaches its peers.
+//!
+//! A port whose sessions are all down moves to its next gateway. The first one gets it back
+//! when sessions are up again, but not at once: they are up on the other gateway, and what
+//! broke the first one may still be broken. The pause doubles with every attempt that fails.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{ByName, ReadKey, World};
+use crate::view::Standing;
+
+/// Priorities of a port's first gateway.
+pub(crate) const RAISED: i64 = 101;
+pub(crate) const LOWERED: i64 = 95;
+
+/// The first pause, and how often it doubles at most.
+const PAUSE_MS: u64 = 30_000;
+const DOUBLINGS: u32 = 5;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Session {
+    Up,
+    Down,
+    /// Not told yet, or on its way up.
+    Other,
+}
+
+#[derive(Default)]
+struct Port {
+    sessions: ByName<Session>,
+    standing: Standing,
+    /// When the first gateway gets the port back.
+    raise_at: Option<u64>,
+    /// When it got it back last.
+    raised_at: Option<u64>,
+    /// Attempts in a row that failed.
+    failures: u32,
+}
+
+impl Port {
+    fn pause(&self) -> u64 {
+        PAUSE_MS << self.failures.min(DOUBLINGS)
+    }
+
+    fn judge(&mut self, now: u64) {
+        let up = self.sessions.values().any(|session| *session == Session::Up);
+        let down = !up && self.sessions.values().all(|session| *session == Session::Down);
+        match self.standing {
+            Standing::Unknown if up => self.standing = Standing::Up,
+            Standing::Up if down => {
+                let soon = self.raised_at.is_some_and(|at| now < at + self.pause());
+                self.failures = if soon { self.failures + 1 } else { 0 };
+                (self.standing, self.raise_at) = (Standing::Down, None);
+            }
+            Standing::Down if up => {
+                let at = *self.raise_at.get_or_insert(now + self.pause());
+                if now >= at {
+                    (self.standing, self.raise_at, self.raised_at) = (Standing::Up, None, Some(now));
+                }
+            }
+            Standing::Down => self.raise_at = None,
+            Standing::Unknown | Standing::Up => {}
+        }
+    }
+}
+
+/// All ports that have sessions.
+#[derive(Default)]
+pub(super) struct Sessions {
+    ports: ByName<Port>,
+    stale: BTreeSet<Arc<str>>,
+}
+
+impl Sessions {
+    pub(super) fn standing(&self, port: &str) -> Standing {
+        self.ports.get(port).map_or(Standing::Unknown, |port| port.standing)
+    }
+
+    /// When a port may go back.
+    pub(super) fn wake_at(&self) -> Option<u64> {
+        self.ports.values().filter_map(|port| port.raise_at).min()
+    }
+}
+
+impl World {
+    /// A session's row says so, or is gone. `key`: its natural key.
+    pub fn session_row(&mut self, key: &str, status: Option<&str>) {
+        let Some((port, peer)) = key.split_once('|') else { return };
+        let sessions = &mut self.sessions.ports.entry(port.into()).or_default().sessions;
+        match status {
+            Some("up") => sessions.insert(peer.into(), Session::Up),
+            Some("down") => sessions.insert(peer.into(), Session::Down),
+            Some(_) => sessions.insert(peer.into(), Session::Other),
+            None => sessions.remove(peer),
+        };
+        self.sessions.stale.insert(port.into());
+    }
+
+    /// A gateway's row has that priority: what a controller before us made of the sessions.
+    pub fn gateway_row(&mut self, port: &str, priority: i64) {
+        let told = match priority {
+            RAISED => Standing::Up,
+            LOWERED => Standing::Down,
+            _ => return,
+        };
+        let entry = self.sessions.ports.entry(port.into()).or_default();
+        if entry.standing == Standing::Unknown {
+            entry.standing = told;
+            self.changed.insert(ReadKey::Standing(port.into()));
+        }
+        self.sessions.stale.insert(port.into());
+    }
+
+    /// Judges ports whose sessions changed, or whose pause is over.
+    pub fn judge_sessions(&mut self, now_ms: u64) {
+        let mut ports = std::mem::take(&mut self.sessions.stale);
+        let due = |port: &Port| port.raise_at.is_some_and(|at| at <= now_ms);
+        ports.extend(self.sessions.ports.iter().filter(|(_, port)| due(port)).map(|(name, _)| name.clone()));
+        for name in ports {
+            let Some(port) = self.sessions.ports.get_mut(&name) else { continue };
+            let before = port.standing;
+            port.judge(now_ms);
+            let mut after = port.standing;
+            if port.sessions.is_empty() {
+                self.sessions.ports.remove(&name);
+                after = Standing::Unknown;
+            }
+            if before != after {
+                self.changed.insert(ReadKey::Standing(name));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn port(sessions: &[Session]) -> Port {
+        let sessions = sessions.iter().enumerate().map(|(n, session)| (n.to_string().into(), *session));
+        Port { sessions: sessions.collect::<BTreeMap<_, _>>(), ..Port::default() }
+    }
+
+    #[test]
+    fn the_first_gateway_gets_the_port_back_after_a_pause_that_grows() {
+        let mut port = port(&[Session::Other, Session::Down]);
+        port.judge(0);
+        assert_eq!(port.standing, Standing::Unknown, "what never was up is no reason to move");
+        let set = |port: &mut Port, session| port.sessions.values_mut().for_each(|s| *s = session);
+        let mut now = 0;
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            set(&mut port, Session::Up);
+            port.judge(now);
+            if let Some(at) = port.raise_at {
+                assert_eq!(port.standing, Standing::Down);
+                port.judge(at - 1);
+                assert_eq!(port.standing, Standing::Down, "not before its time");
+                pauses.push(at - now);
+                now = at;
+                port.judge(now);
+            }
+            assert_eq!(port.standing, Standing::Up);
+            set(&mut port, Session::Down);
+            port.judge(now + 1);
+            assert_eq!(port.standing, Standing::Down, "at once");
+        }
+        assert_eq!(pauses, [30, 60, 120, 240, 480, 960, 960].map(|s| s * 1000));
+        // It holds for long: the next failure is a first one.
+        set(&mut port, Session::Up);
+        port.judge(now);
+        now = port.raise_at.unwrap();
+        port.judge(now);
+        now += 960_001;
+        set(&mut port, Session::Down);
+        port.judge(now);
+        set(&mut port, Session::Up);
+        port.judge(now);
+        assert_eq!(port.raise_at, Some(now + PAUSE_MS));
+    }
+
+    #[test]
+    fn one_peer_that_answers_is_enough() {
+        let mut port = port(&[Session::Up, Session::Up]);
+        port.judge(0);
+        *port.sessions.values_mut().next().unwrap() = Session::Down;
+        port.judge(1);
+        assert_eq!(port.standing, Standing::Up);
+        // One on its way up is no failure.
+        port.sessions.values_mut().for_each(|session| *session = Session::Other);
+        port.judge(2);
+        assert_eq!(port.standing, Standing::Up);
+    }
+
+    proptest! {
+        /// Whatever happens, a port is never lowered while a peer answers on its first
+        /// gateway, and judging twice at one time changes nothing.
+        #[test]
+        fn judgement_is_stable(steps in proptest::collection::vec((0u64..50_000, 0usize..3, 0usize..3), 1..60)) {
+            let mut port = port(&[Session::Other; 3]);
+            let mut now = 0;
+            for (pass, peer, state) in steps {
+                now += pass;
+                let before = port.standing;
+                let state = [Session::Up, Session::Down, Session::Other][state];
+                *port.sessions.values_mut().nth(peer).unwrap() = state;
+                port.judge(now);
+                let after = (port.standing, port.raise_at);
+                if before == Standing::Up && port.standing == Standing::Down {
+                    prop_assert!(port.sessions.values().all(|session| *session == Session::Down));
+                }
+                port.judge(now);
+                prop_assert_eq!(after, (port.standing, port.raise_at));
+            }
+        }
+    }
+}
