@@ -17,6 +17,7 @@ use tokio::net::UnixStream;
 use tokio::sync::broadcast;
 
 use crate::changes::Changes;
+use crate::exit::{Exit, ExitParts, OVNEXT0, Place};
 use crate::firewall::Tools;
 use crate::flags::Flags;
 use crate::gateway::Gateway;
@@ -129,6 +130,22 @@ async fn switch(flags: &Flags, host: &HostNet, done: &mut Vec<String>) -> anyhow
     if shaper.is_some_and(|link| link.alias.as_deref() == Some(NODE_SHAPER_ALIAS)) {
         host.netlink.delete_link(NODE_SHAPER).await.with_context(|| format!("link {NODE_SHAPER}"))?;
         done.push(format!("removed link {NODE_SHAPER}"));
+    }
+    let (_told, status) = tokio::sync::watch::channel(crate::node::NodeStatus::default());
+    if ovs.view().interface(OVNEXT0).is_some() {
+        let mut exit = Exit::new(ExitParts {
+            node: flags.node_name(),
+            client: None,
+            cluster: Arc::new(Cluster::default()),
+            ovs: ovs.clone(),
+            host: host.clone(),
+            recorder: Recorder::disabled(),
+            status,
+            feed: Changes::default(),
+            place: Place::of(&flags.netns_dir),
+        });
+        exit.clean_up().await.map_err(|missing| anyhow::anyhow!("{missing}"))?;
+        done.push(format!("removed port {OVNEXT0} and its namespace"));
     }
     // Interfaces that a bridge of ours took over go home.
     let (_sender, changes) = broadcast::channel(1);

@@ -185,6 +185,10 @@ pub struct Flags {
     #[arg(long, default_value = "/run/kube-ovn/daemon.sock")]
     pub diagnostics_socket: PathBuf,
 
+    /// Where the namespace of the node's port in the external network has its name (Weir's addition).
+    #[arg(long, default_value = "/run/netns")]
+    pub netns_dir: PathBuf,
+
     /// What Kubernetes tells the pod about itself.
     #[command(flatten)]
     pub env: Env,

@@ -9,6 +9,7 @@
 //! | settings | rtnetlink's reports of link settings |
 //! | queueing disciplines, of pods too | rtnetlink's reports of all namespaces behind our links |
 //! | rows of the switch, ports of pods | its database ([`replug`](crate::plug::replug), [`portloop`](crate::portloop)) |
+//! | the port `ovnext0` | its database, rtnetlink of both namespaces ([`exit`](crate::exit)) |
 //! | socket and configuration | inotify ([`keep`](crate::keep)) |
 //!
 //! In: these. Out: [`Change`]s. The loops that hear of them look, and write only a difference. Everything is looked at

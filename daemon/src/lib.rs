@@ -25,6 +25,7 @@ pub mod changes;
 pub mod cleanup;
 pub mod daemons;
 pub mod diagnostics;
+pub mod exit;
 pub mod firewall;
 pub mod flags;
 pub mod gateway;

@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::changes::Changes;
+use crate::exit::{Exit, ExitParts, Place};
 use crate::firewall::Tools;
 use crate::flags::Flags;
 use crate::gateway::Counters;
@@ -165,6 +166,19 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         managers: Managers::default(),
     });
     tasks.spawn(underlay.run(changes.subscribe(), cancel.clone()));
+    let exit = Exit::new(ExitParts {
+        node: plugger.node.clone(),
+        client: Some(kube.clone()),
+        cluster: plugger.cluster.clone(),
+        ovs: plugger.ovs.clone(),
+        host: plugger.host.clone(),
+        recorder: plugger.recorder.clone(),
+        status: readiness.node.clone(),
+        feed: feed.clone(),
+        place: Place::of(&flags.netns_dir),
+    });
+    // Not among the tasks that end with this function: its last words to routers take a moment.
+    let exit = tokio::spawn(exit.run(changes.subscribe(), cancel.clone()));
     let (stop, look) = (
         cancel.clone(),
         preflight::Sources {
@@ -211,7 +225,11 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         ended.context("a server ended")?.context("a server ended")?;
     }
     tracing::info!("kube-ovn-daemon ends; pods keep their network");
-    let finish = async { while servers.join_next().await.is_some() {} };
+    let finish = async {
+        while servers.join_next().await.is_some() {}
+        // A panic of it is in the log.
+        let _ = exit.await;
+    };
     if tokio::time::timeout(GRACE, finish).await.is_err() {
         tracing::warn!("calls were still in flight; the runtime repeats them");
     }

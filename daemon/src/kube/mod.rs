@@ -18,6 +18,6 @@ pub use events::{EventSink, EventType, ObjectRef, Recorder};
 pub use facts::{
     NatPolicyRule, NodeFacts, PodFacts, PodKey, ServiceCidrFacts, SubnetFacts, UnavailableCondition,
 };
-pub use patch::{KubeError, annotate_node, annotate_pod, label_node, set_network_unavailable};
+pub use patch::{KubeError, annotate_node, annotate_pod, label_node, ovn_eip_ready, set_network_unavailable};
 pub use reflect::{Cluster, Fact, Loaded, Reflection, WatchScope, WatchStatus, spawn_watches};
-pub use underlay::{ExternalGatewayFacts, OwnNodeFacts, ProviderNetworkFacts, VlanFacts};
+pub use underlay::{ExternalGatewayFacts, OvnEipFacts, OwnNodeFacts, ProviderNetworkFacts, VlanFacts};

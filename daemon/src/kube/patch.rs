@@ -54,6 +54,20 @@ pub async fn label_node(
         .map_err(|error| KubeError::new("label the node", error))
 }
 
+/// Says in an OvnEip's status that its port is ready. `uid`: whose, so that a successor of the name is not told.
+///
+/// # Errors
+/// When the API server refuses or can't be reached.
+pub async fn ovn_eip_ready(client: &Client, name: &str, uid: &str) -> Result<(), KubeError> {
+    let patch = json!({"metadata": {"uid": uid}, "status": {"ready": true}});
+    let resource = super::reflect::resource(crds::GROUP, "v1", "OvnEip", "ovn-eips");
+    Api::<kube::core::DynamicObject>::all_with(client.clone(), &resource)
+        .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .map(|_| ())
+        .map_err(|error| KubeError::new("say that the OvnEip is ready", error))
+}
+
 /// Sets annotations of a pod; `None` takes one away.
 ///
 /// # Errors

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::{NodeFacts, PodFacts, PodKey, ServiceCidrFacts, SubnetFacts};
-use super::underlay::{ExternalGatewayFacts, OwnNodeFacts, ProviderNetworkFacts, VlanFacts};
+use super::underlay::{ExternalGatewayFacts, OvnEipFacts, OwnNodeFacts, ProviderNetworkFacts, VlanFacts};
 use super::watched::Watched;
 
 /// A kind of projected object.
@@ -60,7 +60,8 @@ cluster_fact!(
     ProviderNetworkFacts,
     VlanFacts,
     OwnNodeFacts,
-    ExternalGatewayFacts
+    ExternalGatewayFacts,
+    OvnEipFacts
 );
 
 impl Fact for PodFacts {
@@ -337,6 +338,8 @@ pub struct Cluster {
     pub own_node: Reflection<OwnNodeFacts>,
     /// The external gateway's configuration.
     pub external_gateway: Reflection<ExternalGatewayFacts>,
+    /// OvnEips of routers' and nodes' ports.
+    pub ovn_eips: Reflection<OvnEipFacts>,
 }
 
 impl Default for Cluster {
@@ -350,6 +353,7 @@ impl Default for Cluster {
             vlans: Reflection::new("vlans").optional(),
             own_node: Reflection::new("own-node"),
             external_gateway: Reflection::new("configmaps").optional(),
+            ovn_eips: Reflection::new("ovn-eips").optional(),
         }
     }
 }
@@ -374,6 +378,7 @@ impl Cluster {
             self.vlans.status(),
             self.own_node.status(),
             self.external_gateway.status(),
+            self.ovn_eips.status(),
         ]
     }
 }
@@ -427,6 +432,10 @@ pub fn spawn_watches(
         scope.external_gateway_namespace
     ));
     follow!(external_gateway, resource("", "v1", "ConfigMap", "configmaps"), config);
+    // Those of NAT rules are many, and none of the node's business.
+    let ports = format!("{} in (lrp,lsp)", crds::keys::OVN_EIP_TYPE_LABEL);
+    let ports = watcher::Config::default().labels(&ports);
+    follow!(ovn_eips, resource(crds::GROUP, "v1", "OvnEip", "ovn-eips"), ports);
     tasks
 }
 

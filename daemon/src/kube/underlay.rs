@@ -61,6 +61,25 @@ pub struct ExternalGatewayFacts {
     pub nic: String,
 }
 
+/// An OvnEip of a router's port or of a node's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OvnEipFacts {
+    /// UID.
+    pub uid: String,
+    /// `lrp` or `lsp`, from the controller's label.
+    pub kind: String,
+    /// In place.
+    pub ready: bool,
+    /// Being deleted.
+    pub deleting: bool,
+    /// Its external subnet, from the controller's label.
+    pub subnet: String,
+    /// Addresses that it has.
+    pub addresses: Vec<std::net::IpAddr>,
+    /// MAC that it has.
+    pub mac: String,
+}
+
 fn names(value: &Value, pointer: &str) -> Vec<String> {
     list(value, pointer).iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
@@ -114,6 +133,25 @@ impl OwnNodeFacts {
     }
 }
 
+impl OvnEipFacts {
+    /// From the object as the API server sends it.
+    pub(super) fn project(value: &Value) -> Result<Self, String> {
+        named(value)?;
+        let labels = map(value, "/metadata/labels", |_| true);
+        let label = |key: &str| labels.get(key).cloned().unwrap_or_default();
+        let addresses = ["/status/v4Ip", "/status/v6Ip"].map(|pointer| text(value, pointer));
+        Ok(Self {
+            uid: text(value, "/metadata/uid"),
+            kind: label(crds::keys::OVN_EIP_TYPE_LABEL),
+            ready: flag(value, "/status/ready"),
+            deleting: value.pointer("/metadata/deletionTimestamp").is_some(),
+            subnet: label(crds::keys::SUBNET_LABEL),
+            addresses: addresses.iter().filter_map(|text| text.parse().ok()).collect(),
+            mac: text(value, "/status/macAddress"),
+        })
+    }
+}
+
 impl ExternalGatewayFacts {
     /// From the object as the API server sends it.
     pub(super) fn project(value: &Value) -> Result<Self, String> {
@@ -139,6 +177,23 @@ mod tests {
         assert_eq!(network.custom_interfaces, [("enp1s0".to_owned(), vec!["node1".to_owned()])]);
         assert_eq!((network.default_interface.as_str(), network.vlans.len()), ("eth0", 1));
         assert!(network.node_selector.is_none() && !network.deleting && !network.exchange_link_name);
+    }
+
+    #[test]
+    fn an_ovneip_is_what_the_controller_made_of_it() {
+        let eip = OvnEipFacts::project(&json!({
+            "metadata": {"name": "n1", "uid": "u", "labels": {"ovn.kubernetes.io/ovn_eip_type": "lsp",
+                "ovn.kubernetes.io/subnet": "ext"}},
+            "spec": {"type": "lsp", "v4Ip": "172.16.0.77"},
+            "status": {"v4Ip": "172.16.0.9", "v6Ip": "", "macAddress": "02:00:00:00:00:01", "ready": false}
+        }))
+        .unwrap();
+        assert_eq!((eip.kind.as_str(), eip.subnet.as_str(), eip.ready), ("lsp", "ext", false));
+        assert_eq!(
+            eip.addresses,
+            ["172.16.0.9".parse::<std::net::IpAddr>().unwrap()],
+            "not what is asked for"
+        );
     }
 
     #[test]

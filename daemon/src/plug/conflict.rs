@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(150);
 ///
 /// # Errors
 /// Somebody owns one of them; its MAC is in the message.
-pub(super) async fn probe(
+pub(crate) async fn probe(
     namespace: &Namespace,
     link: &Link,
     mac: Mac,

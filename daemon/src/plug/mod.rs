@@ -10,7 +10,7 @@ mod add;
 mod announce;
 mod check;
 mod choices;
-mod conflict;
+pub(crate) mod conflict;
 pub mod container;
 mod del;
 mod device;

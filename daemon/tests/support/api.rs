@@ -90,6 +90,7 @@ impl FakeApi {
             .route("/apis/{group}/v1/{plural}", get(list_group))
             .route("/api/v1/nodes/{name}", patch(patch_node))
             .route("/api/v1/nodes/{name}/status", patch(patch_node))
+            .route("/apis/{group}/v1/{plural}/{name}/status", patch(patch_object))
             .route("/api/v1/namespaces/{namespace}/events", post(create_event))
             .with_state(api.clone());
         tokio::spawn(async move {
@@ -227,6 +228,18 @@ async fn patch_node(State(api): State<FakeApi>, Path(name): Path<String>, body: 
     };
     api.0.writes.send_modify(|writes| *writes += 1);
     axum::Json(node).into_response()
+}
+
+async fn patch_object(
+    State(api): State<FakeApi>,
+    Path((_, plural, name)): Path<(String, String, String)>,
+    body: Bytes,
+) -> Response {
+    let Some(mut object) = api.get(&plural, "", &name) else { return StatusCode::NOT_FOUND.into_response() };
+    merge(&mut object, &serde_json::from_slice(&body).unwrap());
+    api.put(&plural, object.clone());
+    api.0.writes.send_modify(|writes| *writes += 1);
+    axum::Json(object).into_response()
 }
 
 async fn create_event(State(api): State<FakeApi>, body: Bytes) -> Response {

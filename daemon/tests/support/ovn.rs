@@ -136,6 +136,20 @@ impl Ovn {
         }
     }
 
+    /// Any other rows.
+    pub async fn transact(&self, operations: Vec<Operation>) {
+        self.northbound.transact(operations).await.unwrap();
+    }
+
+    /// What `ovn-nbctl` says.
+    pub fn nbctl(&self, arguments: &[&str]) -> String {
+        let [north, _] = &self._databases;
+        let database = format!("--db=unix:{}", north.socket().display());
+        let arguments: Vec<&str> =
+            [database.as_str(), "--timeout=30"].iter().copied().chain(arguments.iter().copied()).collect();
+        Root::from_env().unwrap().run("usr/bin/ovn-nbctl", north.directory(), &arguments).unwrap()
+    }
+
     /// The logical port of a pod, with port security as the controller sets it.
     pub async fn add_pod(&self, pod: &PodFacts) -> Uuid {
         let get = |key| pod.annotation("ovn", key).unwrap().replace(',', " ");
