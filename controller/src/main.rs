@@ -7,6 +7,12 @@ use controller::flags::Flags;
 use controller::flags::settings::Settings;
 use controller::logs;
 
+/// A pod passes as many small pieces of memory through the process as its objects have
+/// strings. With the C library's allocator a third of the processor's time goes there
+/// (`docs/performance.md`).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let flags = match Flags::parse_from(std::env::args_os()) {
         Ok(flags) => flags,

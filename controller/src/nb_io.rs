@@ -100,10 +100,8 @@ pub fn options(settings: &Settings) -> Result<Options, String> {
     for table in Table::ALL {
         options = options.table(table.name(), columns(table).iter().copied());
     }
-    // Names of routers and switches have no index in the schema.
-    for table in [Table::LogicalRouter, Table::LogicalSwitch] {
-        options = options.index(table.name(), "name");
-    }
+    // Commit finds rows by their natural keys, of which only some are the schema's.
+    options.schema_indexes = false;
     options.leader_only = true;
     options.connect_timeout = settings.nb_connect_timeout;
     options.request_timeout = settings.nb_request_timeout;

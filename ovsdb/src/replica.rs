@@ -33,13 +33,13 @@ pub struct TableLayout {
 }
 
 impl TableLayout {
-    /// All columns among `wanted` that the table has; `None` takes all. Indexes are
-    /// those of the schema and of `extra`, as far as their columns are held.
+    /// All columns among `wanted` that the table has; `None` takes all. Indexes are on
+    /// `indexes`, as far as their columns are held.
     pub(crate) fn new<'a>(
         name: &str,
         schema: &'a TableSchema,
         wanted: Option<&[String]>,
-        extra: impl Iterator<Item = &'a Vec<String>>,
+        indexes: impl Iterator<Item = &'a Vec<String>>,
     ) -> Self {
         let columns: Vec<(Arc<str>, ColumnType)> = schema
             .columns
@@ -48,7 +48,7 @@ impl TableLayout {
             .map(|(column, schema)| (column.as_str().into(), schema.ty.clone()))
             .collect();
         let mut layout = Self { name: name.into(), columns, indexed: Vec::new() };
-        for index in schema.indexes.iter().chain(extra) {
+        for index in indexes {
             if let Some(positions) = layout.index_positions(index)
                 && !layout.indexed.contains(&positions)
             {
@@ -200,10 +200,22 @@ impl Replica {
         tables: &BTreeMap<String, Vec<String>>,
         indexes: &[(String, Vec<String>)],
     ) -> Self {
+        Self::with_indexes(schema, tables, indexes, true)
+    }
+
+    /// The same, with or without those of the schema.
+    pub(crate) fn with_indexes(
+        schema: Arc<Schema>,
+        tables: &BTreeMap<String, Vec<String>>,
+        indexes: &[(String, Vec<String>)],
+        of_schema: bool,
+    ) -> Self {
         let tables = tables.iter().filter_map(|(name, columns)| {
             let extra = indexes.iter().filter(|(table, _)| table == name).map(|(_, columns)| columns);
             let wanted = (!columns.is_empty()).then_some(columns.as_slice());
-            let layout = TableLayout::new(name, schema.tables.get(name)?, wanted, extra);
+            let table = schema.tables.get(name)?;
+            let own: &[Vec<String>] = if of_schema { &table.indexes } else { &[] };
+            let layout = TableLayout::new(name, table, wanted, own.iter().chain(extra));
             Some(Arc::new(Table::new(Arc::new(layout))))
         });
         let tables = Arc::new(tables.collect());

@@ -14,11 +14,12 @@
 mod compact;
 mod fingerprint;
 mod recorder;
+mod slots;
 #[cfg(test)]
 mod tests;
 mod verify;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::facts::{Facts, ObjectRef};
@@ -30,6 +31,7 @@ use fingerprint::Fingerprints;
 pub use fingerprint::event_fingerprint;
 use recorder::Recorder;
 pub use recorder::SchemaFacts;
+use slots::Slots;
 
 /// Units compiled in one portion.
 const PORTION: usize = 256;
@@ -65,11 +67,6 @@ struct Unit {
     /// Fingerprints of its Kubernetes facts and events.
     kube: u64,
     events: Box<[u64]>,
-}
-
-struct Read {
-    key: ReadKey,
-    readers: Readers,
 }
 
 /// Units that read a projection: mostly one, and then no tree is worth its memory.
@@ -112,12 +109,8 @@ impl Readers {
 /// All units, their facts, and the graph of reads.
 pub struct Engine {
     compile: Compile,
-    ids: BTreeMap<UnitKey, u32>,
-    units: Vec<Option<(UnitKey, Unit)>>,
-    free_units: Vec<u32>,
-    read_ids: BTreeMap<ReadKey, u32>,
-    reads: Vec<Option<Read>>,
-    free_reads: Vec<u32>,
+    units: Slots<UnitKey, Unit>,
+    reads: Slots<ReadKey, Readers>,
     dirty: BTreeSet<UnitKey>,
     compactor: Compactor,
     compiled: u64,
@@ -130,12 +123,8 @@ impl Engine {
     pub fn new(compile: Compile) -> Self {
         Self {
             compile,
-            ids: BTreeMap::new(),
-            units: Vec::new(),
-            free_units: Vec::new(),
-            read_ids: BTreeMap::new(),
-            reads: Vec::new(),
-            free_reads: Vec::new(),
+            units: Slots::default(),
+            reads: Slots::default(),
             dirty: BTreeSet::new(),
             compactor: Compactor::default(),
             compiled: 0,
@@ -147,12 +136,10 @@ impl Engine {
     /// A projection changed: its readers are to be compiled, and the unit of the
     /// object itself.
     pub fn changed(&mut self, world: &World, key: &ReadKey) {
-        if let Some(read) = self.read_ids.get(key).and_then(|id| self.reads.get(*id as usize)?.as_ref()) {
-            let readers = read.readers.iter();
-            self.dirty
-                .extend(readers.filter_map(|id| Some(self.units.get(id as usize)?.as_ref()?.0.clone())));
+        if let Some(readers) = self.reads.by_key(key) {
+            self.dirty.extend(readers.iter().filter_map(|id| Some(self.units.get(id)?.0.clone())));
         }
-        if let Some(unit) = key.unit().filter(|unit| self.ids.contains_key(unit) || exists(world, unit)) {
+        if let Some(unit) = key.unit().filter(|unit| self.units.find(unit).is_some() || exists(world, unit)) {
             self.dirty.insert(unit);
         }
     }
@@ -184,16 +171,16 @@ impl Engine {
         Some(out)
     }
 
-    /// Stores the result; `None` when the facts are the same as before.
+    /// Stores the result; `None` when the facts are the same as before. `reads` are sorted.
     fn store(
         &mut self,
         world: &World,
         unit: &UnitKey,
-        reads: BTreeSet<ReadKey>,
+        reads: Vec<ReadKey>,
         full: Facts,
     ) -> Option<Recompiled> {
-        let known = self.ids.get(unit).copied();
-        let before = known.and_then(|id| self.units.get_mut(id as usize)?.as_mut()).map(|(_, u)| u);
+        let known = self.units.find(unit);
+        let before = known.and_then(|id| self.units.get_mut(id));
         let (old, objects, kube, events) = match before {
             Some(u) => {
                 (u.facts.clone(), std::mem::take(&mut u.objects), u.kube, std::mem::take(&mut u.events))
@@ -215,37 +202,26 @@ impl Engine {
         if gone {
             if let Some(id) = known {
                 self.unlink(id);
-                self.ids.remove(unit);
-                if let Some(slot) = self.units.get_mut(id as usize) {
-                    *slot = None;
-                }
-                self.free_units.push(id);
+                self.units.remove(id);
             }
         } else {
-            let before = known.map(|id| (id, self.same_reads(id, &reads)));
-            let id = match before {
-                Some((id, true)) => id,
-                Some((id, false)) => {
-                    self.unlink(id);
-                    id
+            let Fingerprints { objects, kube, events } = now;
+            let facts = new.clone();
+            match known {
+                Some(id) => {
+                    if !self.same_reads(id, &reads) {
+                        self.unlink(id);
+                        self.link_all(id, reads);
+                    }
+                    if let Some(u) = self.units.get_mut(id) {
+                        (u.facts, u.objects, u.kube, u.events) = (facts, objects, kube, events);
+                    }
                 }
                 None => {
-                    let id = take_slot(&mut self.free_units, &mut self.units);
-                    self.ids.insert(unit.clone(), id);
-                    id
+                    let new = Unit { reads: Box::default(), facts, objects, kube, events };
+                    let id = self.units.insert(unit.clone(), new);
+                    self.link_all(id, reads);
                 }
-            };
-            let reads: Box<[u32]> = match before {
-                Some((_, true)) => self.take_reads(id),
-                _ => {
-                    let reads: Box<[u32]> = reads.into_iter().map(|key| self.link(key, id)).collect();
-                    self.edges += reads.len();
-                    reads
-                }
-            };
-            let Fingerprints { objects, kube, events } = now;
-            if let Some(slot) = self.units.get_mut(id as usize) {
-                *slot = Some((unit.clone(), Unit { reads, facts: new.clone(), objects, kube, events }));
             }
         }
         let statement = spoken.then(|| Statement {
@@ -257,25 +233,21 @@ impl Engine {
     }
 
     /// The unit read the same at its last run: nothing to link anew.
-    fn same_reads(&self, unit: u32, reads: &BTreeSet<ReadKey>) -> bool {
-        let Some((_, kept)) = self.units.get(unit as usize).and_then(Option::as_ref) else { return false };
+    fn same_reads(&self, unit: u32, reads: &[ReadKey]) -> bool {
+        let Some((_, kept)) = self.units.get(unit) else { return false };
         kept.reads.len() == reads.len()
-            && kept.reads.iter().all(|id| {
-                let read = self.reads.get(*id as usize).and_then(Option::as_ref);
-                read.is_some_and(|read| reads.contains(&read.key))
-            })
-    }
-
-    fn take_reads(&mut self, unit: u32) -> Box<[u32]> {
-        let slot = self.units.get_mut(unit as usize).and_then(Option::as_mut);
-        slot.map(|(_, unit)| std::mem::take(&mut unit.reads)).unwrap_or_default()
+            && kept
+                .reads
+                .iter()
+                .zip(reads)
+                .all(|(id, read)| self.reads.get(*id).is_some_and(|(k, _)| k == read))
     }
 
     /// All facts of a unit, compiled again. The same as at the last run, since
     /// compile is a pure function of what the world then showed and still shows.
     pub fn full(&self, world: &World, schema: &SchemaFacts, unit: &UnitKey) -> Facts {
-        if self.ids.contains_key(unit) {
-            (self.compile)(&Recorder::new(world, schema), unit)
+        if self.units.find(unit).is_some() {
+            (self.compile)(&Recorder::silent(world, schema), unit)
         } else {
             Facts::default()
         }
@@ -283,62 +255,54 @@ impl Engine {
 
     /// Objects that a unit speaks about.
     pub fn objects(&self, unit: &UnitKey) -> &[ObjectRef] {
-        let slot = self.ids.get(unit).and_then(|id| self.units.get(*id as usize)?.as_ref());
-        slot.map_or(&[], |(_, u)| &u.objects)
+        self.units.by_key(unit).map_or(&[], |unit| &unit.objects)
+    }
+
+    fn link_all(&mut self, unit: u32, reads: Vec<ReadKey>) {
+        let reads: Box<[u32]> = reads.into_iter().map(|key| self.link(key, unit)).collect();
+        self.edges += reads.len();
+        if let Some(linked) = self.units.get_mut(unit) {
+            linked.reads = reads;
+        }
     }
 
     fn link(&mut self, key: ReadKey, unit: u32) -> u32 {
-        let id = match self.read_ids.get(&key) {
-            Some(id) => *id,
-            None => {
-                let id = take_slot(&mut self.free_reads, &mut self.reads);
-                self.read_ids.insert(key.clone(), id);
-                if let Some(slot) = self.reads.get_mut(id as usize) {
-                    *slot = Some(Read { key, readers: Readers::One(unit) });
+        match self.reads.find(&key) {
+            Some(id) => {
+                if let Some(readers) = self.reads.get_mut(id) {
+                    readers.insert(unit);
                 }
                 id
             }
-        };
-        if let Some(read) = self.reads.get_mut(id as usize).and_then(Option::as_mut) {
-            read.readers.insert(unit);
+            None => self.reads.insert(key, Readers::One(unit)),
         }
-        id
     }
 
     fn unlink(&mut self, unit: u32) {
-        let Some((_, old)) = self.units.get_mut(unit as usize).and_then(Option::as_mut) else { return };
+        let Some(old) = self.units.get_mut(unit) else { return };
         let reads = std::mem::take(&mut old.reads);
         self.edges -= reads.len();
         for id in reads {
-            let Some(slot) = self.reads.get_mut(id as usize) else { continue };
-            let Some(read) = slot.as_mut() else { continue };
-            if read.readers.remove(unit) {
-                self.read_ids.remove(&read.key);
-                *slot = None;
-                self.free_reads.push(id);
+            if self.reads.get_mut(id).is_some_and(|readers| readers.remove(unit)) {
+                self.reads.remove(id);
             }
         }
     }
 
     /// Rows, memberships and keeps of a unit.
     pub fn facts(&self, unit: &UnitKey) -> Option<&Arc<Facts>> {
-        let id = self.ids.get(unit)?;
-        self.units.get(*id as usize)?.as_ref().map(|(_, u)| &u.facts)
+        self.units.by_key(unit).map(|unit| &unit.facts)
     }
 
     /// What a unit read when it was compiled last.
     pub fn reads(&self, unit: &UnitKey) -> Vec<&ReadKey> {
-        let slot = self.ids.get(unit).and_then(|id| self.units.get(*id as usize)?.as_ref());
-        let ids = slot.map(|(_, u)| u.reads.iter()).into_iter().flatten();
-        ids.filter_map(|id| Some(&self.reads.get(*id as usize)?.as_ref()?.key)).collect()
+        let ids = self.units.by_key(unit).map(|unit| unit.reads.iter()).into_iter().flatten();
+        ids.filter_map(|id| Some(&self.reads.get(*id)?.0)).collect()
     }
 
-    /// All units and their facts, by key.
+    /// All units and their facts, in no order.
     pub fn units(&self) -> impl Iterator<Item = (&UnitKey, &Arc<Facts>)> {
-        self.ids.iter().filter_map(|(key, id)| {
-            let (_, unit) = self.units.get(*id as usize)?.as_ref()?;
-            Some((key, &unit.facts))
-        })
+        self.units.iter().map(|(key, unit)| (key, &unit.facts))
     }
 
     /// Compilations since the start, and how many of them changed nothing.
@@ -346,28 +310,19 @@ impl Engine {
         (self.compiled, self.unchanged)
     }
 
-    /// Memory of the dependency graph in bytes, by its sizes: keys, slots and edges
-    /// (an id in the unit's list, and one in the reader's set with its share of a
+    /// Memory of the dependency graph in bytes, by its sizes: reads with their keys, and
+    /// edges (a number in the unit's list, and one in the reader's set with its share of a
     /// tree node).
     pub fn graph_bytes(&self) -> usize {
         const TREE_SHARE: usize = 2;
         let id = size_of::<u32>();
-        let slots = self.reads.len() * size_of::<Option<Read>>();
-        let keys = self.read_ids.len() * (size_of::<ReadKey>() + id) * TREE_SHARE;
-        slots + keys + self.edges * (id + id * TREE_SHARE)
+        self.reads.bytes() + self.edges * (id + id * TREE_SHARE)
     }
 
     /// Units, read projections, edges between them.
     pub fn size(&self) -> (usize, usize, usize) {
-        (self.ids.len(), self.read_ids.len(), self.edges)
+        (self.units.len(), self.reads.len(), self.edges)
     }
-}
-
-fn take_slot<T>(free: &mut Vec<u32>, slots: &mut Vec<Option<T>>) -> u32 {
-    free.pop().unwrap_or_else(|| {
-        slots.push(None);
-        u32::try_from(slots.len() - 1).unwrap_or(u32::MAX)
-    })
 }
 
 /// The object that the unit is about exists (units that flags demand always do).

@@ -1,6 +1,5 @@
 //! What is kept of each unit against the unit compiled again.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Engine, Fingerprints, Recompiled, Recorder, SchemaFacts};
@@ -21,8 +20,8 @@ impl Engine {
         let mut desired = Desired::default();
         let mut units = world.units();
         let demanded = units.len();
-        units.extend(self.ids.keys().cloned());
-        found.same(|| "units".into(), &self.ids.len(), &demanded);
+        units.extend(self.units.iter().map(|(unit, _)| unit.clone()));
+        found.same(|| "units".into(), &self.units.len(), &demanded);
         for unit in units {
             let recorder = Recorder::new(world, schema);
             let full = (self.compile)(&recorder, &unit);
@@ -30,10 +29,9 @@ impl Engine {
             let now = Fingerprints::of(&full);
             let Facts { rows, members, keeps, .. } = full;
             let mut facts = Arc::new(Facts { rows, members, keeps, ..Facts::default() });
-            let kept = self.ids.get(&unit).and_then(|id| self.units.get(*id as usize)?.as_ref());
-            match kept {
+            match self.units.by_key(&unit) {
                 None => found.add(|| format!("unit {unit:?} is not kept; it states {facts:?}")),
-                Some((_, kept)) => {
+                Some(kept) => {
                     found.same(|| format!("rows of unit {unit:?}"), &kept.facts, &facts);
                     found.same(
                         || format!("Kubernetes objects of unit {unit:?}"),
@@ -45,11 +43,8 @@ impl Engine {
                         &(kept.kube, &kept.events),
                         &(now.kube, &now.events),
                     );
-                    let read: BTreeSet<&ReadKey> = kept
-                        .reads
-                        .iter()
-                        .filter_map(|id| Some(&self.reads.get(*id as usize)?.as_ref()?.key))
-                        .collect();
+                    let read: Vec<&ReadKey> =
+                        kept.reads.iter().filter_map(|id| Some(&self.reads.get(*id)?.0)).collect();
                     found.same(|| format!("reads of unit {unit:?}"), &read, &reads.iter().collect());
                     // The same facts twice in memory serve nobody.
                     if kept.facts == facts {

@@ -1,10 +1,13 @@
 //! What a session is told when it starts.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::filter::Filter;
 use crate::endpoint::Endpoint;
+use crate::replica::Replica;
+use crate::schema::Schema;
 use crate::tls::TlsFiles;
 
 /// How to connect and what to follow.
@@ -37,6 +40,9 @@ pub struct Options {
     /// Bound of every request. The initial load may take a multiple of it when
     /// it timed out before, so that a big database on a slow machine gets loaded.
     pub request_timeout: Duration,
+    /// Keeps the indexes that the schema declares, beside those of `indexes`. Who finds rows
+    /// by other means saves their memory: about 120 bytes a row and index.
+    pub schema_indexes: bool,
     /// Longest pause between rounds over all endpoints.
     pub max_backoff: Duration,
     /// Row changes that may wait for a slow consumer before they collapse.
@@ -59,6 +65,7 @@ impl Options {
             tables: BTreeMap::new(),
             filters: BTreeMap::new(),
             indexes: Vec::new(),
+            schema_indexes: true,
             leader_only: false,
             probe_interval: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(3),
@@ -95,10 +102,34 @@ impl Options {
         self.indexes.push((table.into(), columns.into_iter().map(str::to_owned).collect()));
         self
     }
+
+    /// An empty replica of these tables, with the indexes asked for.
+    pub(super) fn replica(&self, schema: Arc<Schema>, tables: &BTreeMap<String, Vec<String>>) -> Replica {
+        Replica::with_indexes(schema, tables, &self.indexes, self.schema_indexes)
+    }
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self::new(Vec::new(), "")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::northbound;
+
+    #[test]
+    fn indexes_of_the_schema_may_be_left_out() {
+        const PORTS: &str = "Logical_Switch_Port";
+        let options = Options::default().table(PORTS, ["name", "type"]).index(PORTS, "type");
+        let indexes = |options: &Options| {
+            let replica = options.replica(Arc::new(northbound()), &options.tables);
+            let layout = replica.table(PORTS).unwrap().layout().clone();
+            layout.indexes().map(|columns| columns.join(",")).collect::<Vec<_>>()
+        };
+        assert_eq!(indexes(&options), ["name", "type"]);
+        assert_eq!(indexes(&Options { schema_indexes: false, ..options }), ["type"]);
     }
 }

@@ -43,7 +43,7 @@ impl Protocol<'_> {
             return;
         }
         let wanted = self.content.wanted.changed(request.change);
-        let empty = Replica::new(schema, &wanted.tables, &self.options.indexes);
+        let empty = self.options.replica(schema, &wanted.tables);
         if empty.same_layout(&current) {
             let changes = self.content.wanted.condition_changes(&wanted, &current);
             if changes.is_empty() || self.kind == MonitorKind::Plain {

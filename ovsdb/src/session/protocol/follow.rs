@@ -110,7 +110,7 @@ impl Protocol<'_> {
         self.cancel_monitor(now, self.monitor);
         self.abandon_switch();
         let Some(schema) = self.schema.clone() else { return Err(reason) };
-        let empty = Replica::new(schema, &self.content.wanted.tables, &self.options.indexes);
+        let empty = self.options.replica(schema, &self.content.wanted.tables);
         self.load(now, empty);
         Ok(())
     }

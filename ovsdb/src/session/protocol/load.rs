@@ -35,7 +35,7 @@ impl Protocol<'_> {
         for problem in self.content.wanted.unfit(&schema) {
             tracing::warn!(endpoint = %self.endpoint, problem, "a filter is ignored: all rows are followed");
         }
-        let empty = Replica::new(schema.clone(), &self.content.wanted.tables, &self.options.indexes);
+        let empty = self.options.replica(schema.clone(), &self.content.wanted.tables);
         self.events.push(Event::Connected {
             endpoint: self.endpoint.clone(),
             schema: schema.clone(),
