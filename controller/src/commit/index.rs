@@ -58,7 +58,7 @@ impl Known {
 /// What a change of the replica concerns.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
-    /// Natural keys of rows that came, went, changed or moved.
+    /// Natural keys of rows that came, went, changed (in more than what they hold) or moved.
     pub rows: BTreeSet<RowKey>,
     /// Elements that came to or went from a member column: holder, column, element.
     pub members: BTreeSet<(RowKey, &'static str, RowKey)>,
@@ -86,7 +86,9 @@ impl Index {
         let mut affected: BTreeSet<(Table, Uuid)> = BTreeSet::new();
         for change in changes {
             let Some(table) = table_of(&change.table) else { continue };
-            affected.insert((table, change.uuid));
+            if !only_links(table, change) {
+                affected.insert((table, change.uuid));
+            }
             effects.globals |= table == Table::NbGlobal;
             let renamed = name_of(change.old.as_ref()) != name_of(change.new.as_ref());
             for (_, column, child) in PARENT_COLUMNS.iter().filter(|(parent, ..)| *parent == table) {
@@ -351,6 +353,22 @@ fn relate(
             holders.insert(place, holder);
         }
     }
+}
+
+/// Nothing of the row changed but what it holds: children or elements, which are judged by
+/// themselves. So is each pod's switch with each of its pods.
+fn only_links(table: Table, change: &RowChange) -> bool {
+    let (Some(old), Some(new)) = (&change.old, &change.new) else { return false };
+    let link = |name: &str| {
+        let links = PARENT_COLUMNS.iter().chain(&MEMBER_COLUMNS);
+        links.into_iter().any(|(holder, column, _)| *holder == table && *column == name)
+    };
+    let count = old.columns().count();
+    count == new.columns().count()
+        && old
+            .columns()
+            .zip(new.columns())
+            .all(|((name, before), (other, after))| name == other && (link(name) || before == after))
 }
 
 fn name_of(row: Option<&Arc<Row>>) -> Option<&str> {

@@ -23,6 +23,7 @@ impl Publish {
         let watched = source.world.find(object).map(|o| Observed::of(&o));
         let state = self.states.entry(object.clone()).or_default();
         if state.in_flight.is_some() {
+            state.again = true;
             return None;
         }
         if !state.believed.as_ref().is_some_and(|b| still_believed(b, now_ms, watched.as_ref())) {
@@ -46,16 +47,45 @@ impl Publish {
             self.drift.remove(object);
         }
         let write = first_write(object, seen.as_ref(), &plan, believing);
-        if write.is_none() && plan.is_empty() {
-            self.old_news(object);
-            for unit in self.units_of.get(object).into_iter().flatten().filter(|u| !self.open.contains(*u)) {
-                self.recent.remove(unit);
+        if write.is_some() {
+            if let Some(state) = self.states.get_mut(object) {
+                state.again = plan.parts() > 1;
             }
+            self.keep_last(object);
+        } else if plan.is_empty() {
+            self.old_news(object);
             if self.states.get(object).is_some_and(|s| s.believed.is_none() && s.failures == 0) {
                 self.states.remove(object);
             }
+            self.let_go(object, source);
         }
         write
+    }
+
+    /// The facts that a write comes from are needed again soon.
+    fn keep_last(&mut self, object: &ObjectRef) {
+        let last = self.last.borrow();
+        if let Some((unit, facts)) = &*last
+            && self.units_of.get(object).is_some_and(|units| units.contains(unit))
+        {
+            self.recent.keep(unit, facts);
+        }
+    }
+
+    /// Nothing is left to write to an object. Facts of its units are needed no more if the
+    /// same holds for the other objects that they speak about.
+    fn let_go(&mut self, object: &ObjectRef, source: &Source<'_>) {
+        let Self { units_of, open, places, states, recent, .. } = self;
+        let waiting = |object: &ObjectRef| {
+            let state = states.get(object);
+            places.contains_key(object)
+                || state.is_some_and(|state| state.in_flight.is_some() || state.believed.is_some())
+        };
+        for unit in units_of.get(object).into_iter().flatten().filter(|unit| !open.contains(*unit)) {
+            if !source.engine.objects(unit).iter().any(waiting) {
+                recent.remove(unit);
+            }
+        }
     }
 
     pub(super) fn facts(&self, unit: &UnitKey, source: &Source<'_>) -> Arc<Facts> {

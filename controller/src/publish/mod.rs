@@ -13,6 +13,7 @@ mod json;
 mod look;
 mod news;
 mod plan;
+mod recent;
 mod verify;
 mod writes;
 
@@ -21,13 +22,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::engine::{Engine, SchemaFacts, Statement};
-use crate::facts::{EventFact, Facts, Kind, ObjectRef};
+use crate::facts::{EventFact, Facts, Gate, Kind, ObjectRef};
 use crate::io::{KubeWrite, Output};
 use crate::view::UnitKey;
 use crate::world::{News, World};
 
 use belief::Believed;
 use news::{failure_event, object_of};
+use recent::Recent;
 use writes::rfc3339;
 
 /// Writes in flight at most.
@@ -35,8 +37,6 @@ const IN_FLIGHT: usize = 64;
 /// Objects compared in one call at most; the rest waits for the next, so that a
 /// new leader with a big cluster serves new pods meanwhile.
 const LOOKS: usize = 1000;
-/// Units whose facts are kept at hand at most.
-const RECENT: usize = 2048;
 /// Class of objects that are looked at only because we became the leader.
 const BACKGROUND: u8 = 2;
 /// How long an acknowledged write is believed without being seen.
@@ -67,6 +67,8 @@ pub struct Counters {
 #[derive(Default)]
 struct State {
     in_flight: Option<u64>,
+    /// Something changed since the write in flight was planned, or it is one of several.
+    again: bool,
     believed: Option<(Believed, u64)>,
     failures: u32,
     blocked_until: Option<u64>,
@@ -104,10 +106,13 @@ pub struct Publish {
     units_of: BTreeMap<ObjectRef, Vec<UnitKey>>,
     /// Units with rows that are not in the database yet.
     open: BTreeSet<UnitKey>,
+    /// Units that state something new which waits for their rows, before it is known
+    /// whether those are there.
+    waiting: BTreeSet<UnitKey>,
     failing: BTreeMap<UnitKey, String>,
     /// Facts of units whose objects are being brought in line; those of all others
     /// are compiled again when needed.
-    recent: BTreeMap<UnitKey, Arc<Facts>>,
+    recent: Recent,
     /// Facts compiled last; worth nothing once units change.
     last: RefCell<Option<(UnitKey, Arc<Facts>)>>,
     states: BTreeMap<ObjectRef, State>,
@@ -170,24 +175,28 @@ impl Publish {
                 units.insert(at, unit.clone());
             }
         }
-        for object in before.union(&after) {
+        // What waits for rows is worth no look before they are there.
+        let now: BTreeSet<&ObjectRef> =
+            facts.kube.iter().filter(|fact| fact.gate == Gate::Now).map(|fact| &fact.object).collect();
+        for object in before.difference(&after).chain(&now) {
             self.mark((*object).clone());
         }
+        self.waiting.insert(unit.clone());
         self.unit_events(unit, statement);
-        if after.is_empty() {
+        // Before we lead nobody looks at them.
+        if after.is_empty() || !self.active {
             self.recent.remove(unit);
         } else {
-            self.recent.insert(unit.clone(), facts.clone());
-            if self.recent.len() > RECENT {
-                self.recent.pop_first();
-            }
+            self.recent.offer(unit, facts);
         }
     }
 
     /// Whether all rows of a unit are in the database.
     pub fn set_committed(&mut self, unit: &UnitKey, committed: bool, engine: &Engine) {
         let changed = if committed { self.open.remove(unit) } else { self.open.insert(unit.clone()) };
-        if changed && committed {
+        // One that waits for its rows is looked at when they come.
+        let stated = self.waiting.remove(unit);
+        if committed && (changed || stated) {
             self.mark_unit(unit, engine);
         }
     }

@@ -24,7 +24,9 @@ impl Publish {
         }
         for event in facts.events.iter().filter(|e| !events_before.contains(&event_fingerprint(e))) {
             self.unsaid.entry(event.object.clone()).or_default().push((unit.clone(), event.clone()));
-            self.mark(event.object.clone());
+            if event.gate == Gate::Now {
+                self.mark(event.object.clone());
+            }
         }
     }
 

@@ -99,9 +99,15 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// How many writes it is.
+    pub(super) fn parts(&self) -> usize {
+        let patches = [&self.create, &self.main, &self.status].into_iter().flatten().count();
+        patches + usize::from(self.delete)
+    }
+
     /// Nothing to send.
     pub(super) fn is_empty(&self) -> bool {
-        self.create.is_none() && self.main.is_none() && self.status.is_none() && !self.delete
+        self.parts() == 0
     }
 }
 

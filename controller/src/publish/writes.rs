@@ -14,9 +14,9 @@ impl Publish {
     /// A write was answered.
     pub fn reply(&mut self, now_ms: u64, id: u64, result: Result<(), KubeError>) {
         let Some(Flight { object, write }) = self.flights.remove(&id) else { return };
-        self.mark(object.clone());
         let state = self.states.entry(object.clone()).or_default();
         state.in_flight = None;
+        let again = std::mem::take(&mut state.again);
         let Err(error) = result else {
             state.failures = 0;
             state.invalid = None;
@@ -25,8 +25,14 @@ impl Publish {
             state.believed = Some((believe(old, write), until));
             self.due.insert((until, object.clone()));
             self.speak(&object);
+            // Else nothing is left to do until the watch shows it, or does not.
+            if again {
+                self.mark(object);
+            }
             return;
         };
+        self.mark(object.clone());
+        let state = self.states.entry(object.clone()).or_default();
         let mut news = None;
         match (error, &write) {
             (KubeError::Gone, KubeWrite::Delete { uid, .. }) => {

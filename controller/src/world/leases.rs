@@ -283,7 +283,8 @@ impl World {
     /// An IP object whose lease is not known: made by the leader that we follow, or
     /// by a user who reserves an address.
     fn learn(&mut self, port: &Arc<str>, give: bool) {
-        if self.vip_of_port(port).is_some() {
+        // A leader's lease is older than its record.
+        if (give && self.ipam.lease(port).is_some()) || self.vip_of_port(port).is_some() {
             return;
         }
         let Some(lease) = self.ips.get(port).and_then(|ip| self.of_ip(ip)) else { return };
@@ -351,12 +352,13 @@ impl World {
         exhausted: &mut BTreeSet<Arc<str>>,
     ) {
         let uid = self.owner_meta(owner).map(|meta| meta.uid.clone()).unwrap_or_default();
+        let serves = held.as_ref().is_some_and(|lease| lease.owner == uid);
+        if serves && !self.leases.moving.contains(port) {
+            self.leases.refused.remove(port);
+            return;
+        }
         let ask = self.ask(port, owner, &uid);
         if let Some(lease) = held {
-            if lease.owner == uid && !self.leases.moving.contains(port) {
-                self.leases.refused.remove(port);
-                return;
-            }
             let inherited = match &ask {
                 Ask::Demand(demand) => {
                     fits(&lease, &demand.request) && self.ipam.allocate(&demand.request).is_ok()

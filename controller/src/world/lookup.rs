@@ -189,6 +189,9 @@ impl World {
     }
     /// See [`crate::view::View::interfaces`].
     pub fn interfaces(&self, namespace: &str, name: &str) -> Option<Arc<Interfaces>> {
+        if self.attachments.pods.is_empty() {
+            return None;
+        }
         self.attachments.pods.get(&(namespace.into(), name.into())).cloned()
     }
     /// See [`crate::view::View::ippool`].

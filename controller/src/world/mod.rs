@@ -82,6 +82,11 @@ const HOLDERS: usize = 5;
 /// Usage of a subnet is projected at most this often: a burst of pods costs the
 /// subnet's status one patch a second, not one per pod.
 const USAGE_EVERY_MS: u64 = 1000;
+/// Of many subnets each waits longer: one costs as much as a new pod or two, and they
+/// shall take a few hundredths of the time at most.
+const USAGE_EACH_MS: u64 = 20;
+/// But not longer than this.
+const USAGE_LONGEST_MS: u64 = 10_000;
 
 type ByName<T> = BTreeMap<Arc<str>, T>;
 /// UID and labels.
@@ -156,6 +161,8 @@ pub struct World {
     usage: ByName<Arc<Usage>>,
     usage_stale: BTreeSet<Arc<str>>,
     usage_at_ms: Option<u64>,
+    /// Subnets on their way out.
+    leaving: BTreeSet<Arc<str>>,
 
     listed: BTreeSet<Kind>,
     sums: BTreeMap<Kind, (usize, u64)>,
@@ -213,6 +220,7 @@ impl World {
             usage: BTreeMap::new(),
             usage_stale: BTreeSet::new(),
             usage_at_ms: None,
+            leaving: BTreeSet::new(),
             listed: BTreeSet::new(),
             sums: BTreeMap::new(),
             changed: BTreeSet::new(),
@@ -377,18 +385,22 @@ impl World {
         }
     }
 
-    /// Projects the usage of subnets when it is due.
+    /// Projects the usage of subnets when it is due. Called with every input, while a
+    /// burst of pods leaves many subnets stale: until it is due only those on their way
+    /// out are looked at.
     pub fn project_usage(&mut self, now_ms: u64) {
         self.usage_stale.extend(self.ipam.take_changed());
-        let deleting = |subnet: &Arc<str>| self.subnet_views.get(subnet).is_some_and(|view| view.deleting);
-        let due = self.usage_due(now_ms) <= now_ms;
-        // What holds a deletion must be known before the object is let go.
-        let (now, later): (BTreeSet<_>, BTreeSet<_>) =
-            std::mem::take(&mut self.usage_stale).into_iter().partition(|subnet| due || deleting(subnet));
-        self.usage_stale = later;
-        if due && !now.is_empty() {
-            self.usage_at_ms = Some(now_ms);
+        if self.usage_stale.is_empty() {
+            return;
         }
+        let now = if self.usage_due(now_ms) <= now_ms {
+            self.usage_at_ms = Some(now_ms);
+            std::mem::take(&mut self.usage_stale)
+        } else {
+            // What holds a deletion must be known before the object is let go.
+            let stale = &mut self.usage_stale;
+            self.leaving.iter().filter(|subnet| stale.remove(*subnet)).cloned().collect()
+        };
         for subnet in now {
             let mut usage = self.ipam.usage(&subnet);
             if self.subnet_views.get(&subnet).is_some_and(|view| view.deleting) {
@@ -415,7 +427,8 @@ impl World {
     }
 
     fn usage_due(&self, now_ms: u64) -> u64 {
-        self.usage_at_ms.map_or(now_ms, |at| at + USAGE_EVERY_MS)
+        let many = USAGE_EACH_MS * self.usage_stale.len() as u64;
+        self.usage_at_ms.map_or(now_ms, |at| at + many.clamp(USAGE_EVERY_MS, USAGE_LONGEST_MS))
     }
 
     /// When a grace period ends or usage is due next, in milliseconds.

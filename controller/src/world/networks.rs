@@ -156,6 +156,7 @@ impl World {
             self.leases.queue(port);
         }
         self.usage.remove(&name);
+        self.leaving.remove(&name);
         self.changed.insert(ReadKey::Usage(name.clone()));
         // Who was refused because of it is told what is in the way now.
         self.leases.retry_refused();
@@ -182,6 +183,11 @@ impl World {
         if view.deleting || old.is_some_and(|old| old.deleting) {
             // Who holds its addresses becomes part of the usage.
             self.usage_stale.insert(name.clone());
+        }
+        if view.deleting {
+            self.leaving.insert(name.clone());
+        } else {
+            self.leaving.remove(&name);
         }
         self.subnet_views.insert(name.clone(), Arc::new(view));
         self.want_querier(&name);

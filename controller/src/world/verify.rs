@@ -62,6 +62,9 @@ impl World {
         found.maps("namespace", views(&self.namespaces), views(&fresh.namespaces));
         found.maps("VPC", views(&self.vpcs), views(&fresh.vpcs));
         found.maps("subnet", &self.subnet_views, &fresh.subnet_views);
+        let leaving = self.subnet_views.iter().filter(|(_, view)| view.deleting);
+        let leaving: BTreeSet<Arc<str>> = leaving.map(|(name, _)| name.clone()).collect();
+        found.same(|| "subnets on their way out".into(), &self.leaving, &leaving);
         found.maps("subnets of namespace", &self.bindings, &fresh.bindings);
         found.same(|| "names of nodes".into(), &self.node_names, &fresh.node_names);
         found.maps("subnets of VPC", &self.vpc_subnets, &fresh.vpc_subnets);
