@@ -43,15 +43,23 @@ struct Target {
     name: String,
 }
 
-fn target(path: &str) -> Target {
+/// What a path is about; `None` for one that asks which kinds there are.
+fn target(path: &str) -> Option<Target> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let base = if parts[0] == "api" { 2 } else { 3 };
+    if parts.len() <= base {
+        return None;
+    }
     let prefix = format!("/{}", parts[..base].join("/"));
     let rest = &parts[base..];
     let (namespace, rest) =
         if rest[0] == "namespaces" && rest.len() > 2 { (rest[1], &rest[2..]) } else { ("", rest) };
     let name = rest.get(1).copied().unwrap_or_default();
-    Target { collection: format!("{prefix}/{}", rest[0]), namespace: namespace.into(), name: name.into() }
+    Some(Target {
+        collection: format!("{prefix}/{}", rest[0]),
+        namespace: namespace.into(),
+        name: name.into(),
+    })
 }
 
 /// Applies a merge patch (RFC 7386), as both API servers of this bench do.
@@ -181,7 +189,8 @@ impl Api {
 
     pub fn write(&self, method: Method, path: &str, body: &Value) {
         let text = body.to_string();
-        let (code, answer) = self.with(|state| state.change(&method, target(path), text.as_bytes()));
+        let target = target(path).unwrap();
+        let (code, answer) = self.with(|state| state.change(&method, target, text.as_bytes()));
         assert!(code < 300, "{path}: {answer}");
     }
 
@@ -221,7 +230,10 @@ impl Api {
     }
 
     fn handle(&self, method: &Method, uri: &Uri, body: &Bytes) -> Response<Body> {
-        let target = target(uri.path());
+        let Some(target) = target(uri.path()) else {
+            // Groups that are not installed are asked for: KubeVirt's.
+            return Response::builder().status(404).body(Body::empty()).unwrap();
+        };
         let query: BTreeMap<&str, &str> =
             uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')).collect();
         let (code, answer) = match (method.as_str(), target.name.is_empty()) {

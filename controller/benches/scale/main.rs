@@ -9,6 +9,7 @@
 
 mod api;
 mod cluster;
+mod cpu;
 mod pipeline;
 mod process;
 
@@ -28,6 +29,9 @@ fn main() {
         let few = pipeline::run(cluster::Size { pods: 1000, ..size });
         let many = pipeline::run(size);
         assert_eq!(few, many, "a pod compiles as many units among 1,000 as among {}", size.pods);
+        println!("\nrelabelling");
+        let costs = [100, 10_000].map(pipeline::relabelled);
+        assert_eq!(costs[0], costs[1], "a relabelled namespace costs the same whatever lives in it");
     }
     if only != "pipeline" {
         let runtime =

@@ -17,6 +17,7 @@ use stats_alloc::Region;
 use crate::ALLOCATOR;
 use crate::api::merge;
 use crate::cluster::{self, Size};
+use crate::cpu;
 
 fn config() -> Config {
     let flags = controller::flags::Flags::parse_from([
@@ -42,7 +43,10 @@ fn config() -> Config {
 struct Api {
     objects: BTreeMap<ObjectRef, String>,
     version: u64,
-    writes: u64,
+    /// One a kind for its whole life, as watches have them: it shares what is equal.
+    decoders: BTreeMap<Kind, Decoder>,
+    /// By what it is and what it is about.
+    writes: BTreeMap<String, u64>,
 }
 
 impl Api {
@@ -57,13 +61,19 @@ impl Api {
         }
         body["metadata"]["resourceVersion"] = self.version.to_string().into();
         let text = body.to_string();
-        let decoded = Decoder::new(object.kind).object(&text).unwrap();
+        let decoder = self.decoders.entry(object.kind).or_insert_with(|| Decoder::new(object.kind));
+        let decoded = decoder.object(&text).unwrap();
         self.objects.insert(object.clone(), text);
         decoded
     }
 
     fn write(&mut self, write: KubeWrite) -> (Result<(), KubeError>, Option<Input>) {
-        self.writes += 1;
+        let (what, object) = match &write {
+            KubeWrite::Create { object, .. } => ("create", object),
+            KubeWrite::Patch { object, .. } => ("patch", object),
+            KubeWrite::Delete { object, .. } => ("delete", object),
+        };
+        *self.writes.entry(format!("{what} {:?}", object.kind)).or_default() += 1;
         match write {
             KubeWrite::Create { object, body } => {
                 if self.objects.contains_key(&object) {
@@ -120,12 +130,6 @@ struct Line {
     bytes: usize,
 }
 
-/// Processor time of this thread, which a busy machine does not change.
-fn cpu() -> Duration {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
-}
-
 impl Line {
     fn new() -> Self {
         Self {
@@ -160,9 +164,9 @@ impl Line {
                 }
                 _ => return,
             };
-            let (start, region) = (cpu(), Region::new(ALLOCATOR));
+            let (start, region) = (cpu::spent(), Region::new(ALLOCATOR));
             let outputs = self.core.handle(self.now_ms, 1_800_000_000, input);
-            let (took, change) = (cpu().saturating_sub(start), region.change());
+            let (took, change) = (cpu::spent() - start, region.change());
             self.spent += took;
             self.longest = self.longest.max(took);
             self.allocations += change.allocations + change.reallocations;
@@ -245,7 +249,9 @@ pub fn run(size: Size) -> u64 {
         add(&mut line, &mut api, object, body);
     }
     line.run(&mut api, &mut db);
+    let per_kind = api.writes.iter().map(|(what, count)| format!("{what} {count}")).collect::<Vec<_>>();
     line.report("all pods", size.pods, &before);
+    println!("API writes so far: {}", per_kind.join(", "));
 
     before = line.core.counters();
     for extra in 0..100 {
@@ -290,9 +296,12 @@ pub fn run(size: Size) -> u64 {
         counters.edges as f64 / size.pods as f64,
         counters.graph_bytes as f64 / size.pods as f64
     );
+    let region = Region::new(ALLOCATOR);
     drop(line);
+    let kept = region.change().bytes_deallocated as f64 / size.pods as f64;
+    println!("kept after the load: {kept:.0} B a pod (database in memory shared)");
 
-    api.writes = 0;
+    api.writes.clear();
     let region = Region::new(ALLOCATOR);
     let mut line = Line::new();
     before = line.core.counters();
@@ -301,10 +310,48 @@ pub fn run(size: Size) -> u64 {
     let kept = region.change();
     line.report("restart", size.pods, &before);
     println!(
-        "kept after a restart: {:.0} B a pod (database in memory shared), {} API writes",
+        "kept after a restart: {:.0} B a pod (database in memory shared), API writes {:?}",
         (kept.bytes_allocated as f64 - kept.bytes_deallocated as f64) / size.pods as f64,
         api.writes
     );
-    assert_eq!((api.writes, line.core.counters().commit.transactions), (0, 1), "a restart writes nothing");
+    assert!(api.writes.is_empty(), "a restart writes nothing");
+    assert_eq!(line.core.counters().commit.transactions, 1, "a restart writes nothing but its token");
     compiled
+}
+
+/// What a namespace full of pods costs whose new label binds it to another subnet: units,
+/// rows and API writes.
+pub fn relabelled(pods: usize) -> (u64, u64, BTreeMap<String, u64>) {
+    let (mut api, mut db) = (Api::default(), Database::new(northbound()));
+    let size = Size { pods, nodes: 10, subnets: 0, distributed: false };
+    let namespace = ObjectRef::cluster(Kind::Namespace, cluster::namespace(0));
+    api.put(&namespace, json!({}));
+    let mut bound = cluster::subnet(0, false);
+    bound["spec"]["namespaces"] = json!([]);
+    bound["spec"]["namespaceSelectors"] = json!([{"matchLabels": {"team": "a"}}]);
+    api.put(&ObjectRef::cluster(Kind::Subnet, cluster::CHANGED.0), bound);
+    for index in 0..size.nodes {
+        api.put(&ObjectRef::cluster(Kind::Node, cluster::node_name(index)), cluster::node(index));
+    }
+    let mut line = Line::new();
+    line.load(&api, &db, "one");
+    for index in 0..pods {
+        let (object, body) = pod(index, size);
+        add(&mut line, &mut api, object, body);
+    }
+    line.run(&mut api, &mut db);
+    line.report(&format!("namespace with {pods} pods"), pods, &controller::core::Counters::default());
+    api.writes.clear();
+    let before = line.core.counters();
+    let mut body: Value = serde_json::from_str(&api.objects[&namespace]).unwrap();
+    body["metadata"]["labels"] = json!({"team": "a"});
+    add(&mut line, &mut api, namespace.clone(), body);
+    line.run(&mut api, &mut db);
+    let after = line.core.counters();
+    line.report("  its labels bind another subnet", 1, &before);
+    let told: Value = serde_json::from_str(&api.objects[&namespace]).unwrap();
+    let subnet = &told["metadata"]["annotations"]["ovn.kubernetes.io/logical_switch"];
+    assert_eq!(subnet, cluster::CHANGED.0, "the namespace is bound to the other subnet");
+    let operations = after.commit.operations - before.commit.operations;
+    (after.compiled - before.compiled, operations, api.writes)
 }

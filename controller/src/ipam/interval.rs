@@ -19,6 +19,29 @@ fn size(first: u128, last: u128) -> u128 {
     (last - first).saturating_add(1)
 }
 
+/// Looks into sets so far, for tests that count.
+#[cfg(test)]
+pub(super) mod steps {
+    use std::cell::Cell;
+
+    thread_local!(static STEPS: Cell<u64> = const { Cell::new(0) });
+
+    pub(in super::super) fn taken() -> u64 {
+        STEPS.get()
+    }
+
+    pub(super) fn step() {
+        STEPS.set(STEPS.get() + 1);
+    }
+}
+
+/// One look into a set.
+#[inline]
+fn step() {
+    #[cfg(test)]
+    steps::step();
+}
+
 impl IntervalSet {
     /// The set of `first..=last` (empty if they are in the wrong order).
     pub(crate) fn of(first: u128, last: u128) -> Self {
@@ -64,12 +87,18 @@ impl IntervalSet {
 
     /// Membership.
     pub(crate) fn contains(&self, x: u128) -> bool {
+        step();
         self.spans.range(..=x).next_back().is_some_and(|(_, last)| *last >= x)
     }
 
     /// The lowest element for which `skip` is false.
     pub(crate) fn lowest(&self, skip: impl Fn(u128) -> bool) -> Option<u128> {
-        self.spans().find_map(|(first, last)| (first..=last).find(|x| !skip(*x)))
+        self.spans().find_map(|(first, last)| {
+            (first..=last).find(|x| {
+                step();
+                !skip(*x)
+            })
+        })
     }
 
     /// Adds `first..=last`, merging what it touches.
@@ -81,6 +110,7 @@ impl IntervalSet {
         // Every interval that overlaps or is adjacent begins at or before last + 1;
         // walk them from the right.
         while let Some((&a, &b)) = self.spans.range(..=last.saturating_add(1)).next_back() {
+            step();
             if b.saturating_add(1) < first {
                 break;
             }
@@ -99,6 +129,7 @@ impl IntervalSet {
             return;
         }
         while let Some((&a, &b)) = self.spans.range(..=last).next_back() {
+            step();
             if b < first {
                 break;
             }

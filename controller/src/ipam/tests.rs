@@ -334,3 +334,29 @@ fn large_subnets() {
     assert!(text.ends_with(",...") && text.len() < 256 * 1024, "{}", text.len());
     assert_eq!(dynamic(&mut ipam, "new"), "10.0.195.82,fd00::c352");
 }
+
+#[test]
+fn steps_of_one_address_depend_neither_on_the_block_nor_on_the_leases() {
+    use super::interval::steps;
+    let case = |cidr: &str, leases: usize, scattered: bool| {
+        let mut ipam = ipam(cidr, "", &[]);
+        for n in 0..leases * if scattered { 2 } else { 1 } {
+            dynamic(&mut ipam, &format!("p-{n}"));
+        }
+        (0..if scattered { leases } else { 0 }).for_each(|n| ipam.release(&format!("p-{}", 2 * n)));
+        let cycle = |ipam: &mut Ipam| {
+            let before = steps::taken();
+            dynamic(ipam, "one-more");
+            ipam.release("one-more");
+            steps::taken() - before
+        };
+        (0..20).map(|_| cycle(&mut ipam)).max().unwrap()
+    };
+    let small = case("10.16.0.0/24", 100, false);
+    assert_eq!(case("fd00::/64", 100, false), small);
+    assert_eq!(case("10.0.0.0/8", 20_000, false), small);
+    assert_eq!(case("fd00::/64", 20_000, false), small);
+    // As many intervals as there can be: every second address came back.
+    assert!(case("10.0.0.0/8", 5_000, true) <= small + 1);
+    assert!(case("fd00::/64", 5_000, true) <= small + 1);
+}
