@@ -300,9 +300,10 @@ fn random_machine_change(bench: &mut Bench) {
             }
             let annotations =
                 if coin { json!({}) } else { json!({ "kubevirt.io/migrationJobName": "move" }) };
-            bench.add_pod_with(name, node, annotations);
-            let owners = json!({ "metadata": { "ownerReferences": owner("VirtualMachineInstance") } });
-            bench.api.edit(&pod("web", name), owners);
+            // With its owner from the start, as KubeVirt makes it: a pod that is taken for a plain one
+            // is told another port's address.
+            let owners = owner("VirtualMachineInstance");
+            bench.add_pod_of(name, node, annotations, owners);
         }
     }
 }

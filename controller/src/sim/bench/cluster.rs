@@ -54,8 +54,19 @@ impl Bench {
     }
 
     pub(crate) fn add_pod_with(&mut self, name: &str, node: &str, annotations: serde_json::Value) {
+        self.add_pod_of(name, node, annotations, json!([]));
+    }
+
+    /// A pod that is somebody's from the start.
+    pub(crate) fn add_pod_of(
+        &mut self,
+        name: &str,
+        node: &str,
+        annotations: serde_json::Value,
+        owners: serde_json::Value,
+    ) {
         let body = json!({
-            "metadata": { "annotations": annotations },
+            "metadata": { "annotations": annotations, "ownerReferences": owners },
             "spec": { "nodeName": node, "restartPolicy": "Always" },
             "status": { "phase": "Pending" },
         });
