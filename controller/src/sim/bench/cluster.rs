@@ -54,7 +54,7 @@ impl Bench {
     }
 
     pub(crate) fn add_pod_with(&mut self, name: &str, node: &str, annotations: serde_json::Value) {
-        self.add_pod_of(name, node, annotations, json!([]));
+        self.create_pod(name, node, json!({ "annotations": annotations }));
     }
 
     /// A pod that is somebody's from the start.
@@ -65,8 +65,12 @@ impl Bench {
         annotations: serde_json::Value,
         owners: serde_json::Value,
     ) {
+        self.create_pod(name, node, json!({ "annotations": annotations, "ownerReferences": owners }));
+    }
+
+    fn create_pod(&mut self, name: &str, node: &str, metadata: serde_json::Value) {
         let body = json!({
-            "metadata": { "annotations": annotations, "ownerReferences": owners },
+            "metadata": metadata,
             "spec": { "nodeName": node, "restartPolicy": "Always" },
             "status": { "phase": "Pending" },
         });
