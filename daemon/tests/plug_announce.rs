@@ -92,26 +92,30 @@ async fn host_ends_have_no_address() {
 }
 
 /// D78: nothing of a port changes once the switch knows of it, since after each change ovs-vswitchd asks the kernel about
-/// all its ports. An ADD that dies when the port is in the database has left its link up, with its carrier.
+/// all its ports. Wherever an ADD dies that has its port in the database, the link is up and has its carrier.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_port_is_complete_before_the_switch_hears_of_it() {
     let mut node = Node::start().await;
     let _controller = node.play_ovn_controller();
+    let mut seen = 0;
     for steps in 1.. {
         let (mut pod, namespace) = (routed_pod(1), new_namespace());
         pod.uid = format!("uid-{steps}");
         node.route_pod(&pod);
         let request = request(&pod, &namespace, 1);
-        let died = killed_after(steps, node.plugger.add(&request)).await.expect("ADD names the port");
+        let died = killed_after(steps, node.plugger.add(&request)).await;
         settle(&node).await;
-        let name = daemon::plug::names::host_nic(&request.container_id, "eth0");
-        let link = node.host.netlink.link(&name).await.unwrap();
+        if !node.pod_ports().is_empty() {
+            let name = daemon::plug::names::host_nic(&request.container_id, "eth0");
+            let link = node.host.netlink.require_link(&name).await.unwrap();
+            assert!(link.up && link.running, "{died:?}: {link:?}");
+            seen += 1;
+        }
         node.restart_agent();
         node.plugger.del(&request).await.unwrap();
-        if died == "commit" {
-            let link = link.unwrap();
-            assert!(link.up && link.running, "{link:?}");
+        if died.is_none() {
             break;
         }
     }
+    assert!(seen > 1, "no ADD died with its port in the database");
 }
