@@ -78,7 +78,8 @@ impl Default for Patience {
             annotations: Duration::from_secs(20),
             unknown_pod: Duration::from_secs(5),
             installed: Duration::from_secs(30),
-            gateway: Duration::from_secs(5),
+            // A burst of hundreds of pods keeps the switch busy for seconds; Kube-OVN asks 200 times, a second apart.
+            gateway: Duration::from_secs(20),
             unique: Duration::from_secs(5),
         }
     }
