@@ -81,17 +81,16 @@ async fn k_195_what_others_write_meanwhile_survives() {
     let mut written = 0;
     // Through the whole start, in which the agent writes its own.
     let socket = machine.file("cni.sock");
-    while !matches!(call(&socket, "GET", "/api/v1/status", &json!({})).await, Ok((200, _))) {
+    while written < 20 || !matches!(call(&socket, "GET", "/api/v1/status", &json!({})).await, Ok((200, _))) {
         let others = json!({ format!("other/{written}"): "x" });
         let patch = json!({"metadata": {"labels": others, "annotations": others}});
         machine.api.edit("nodes", "", "n1", &patch).unwrap();
         written += 1;
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     drop(agent);
     let node = machine.api.get("nodes", "", "n1").unwrap();
     assert_eq!(node["metadata"]["annotations"][crds::keys::CHASSIS], "chassis-1", "the agent wrote too");
-    assert!(written > 3, "{written}");
     for n in 0..written {
         assert_eq!(node["metadata"]["labels"][format!("other/{n}")], "x", "{n} of {written}");
         assert_eq!(node["metadata"]["annotations"][format!("other/{n}")], "x", "{n} of {written}");
