@@ -112,6 +112,10 @@ impl PodView {
     }
 }
 
+/// What a subnet has to be like to be an external network, in the words of conditions.
+pub(crate) const EXTERNAL_TAKES: &str =
+    "that takes a vlan, a cidrBlock, and neither logicalGateway nor u2oInterconnection";
+
 /// Owner kind of a pod that runs a virtual machine.
 pub const INSTANCE: &str = "VirtualMachineInstance";
 /// `spec.podType` of a virtual machine's IP objects.
@@ -167,7 +171,7 @@ pub struct SubnetView {
     /// It is one that this version acts on.
     pub supported: bool,
     /// It is an external network (contract §5.4): its switch reaches the wire, and its
-    /// addresses are those of OvnEips.
+    /// addresses are those of OvnEips. What that takes: [`EXTERNAL_TAKES`].
     pub external: bool,
     /// Why it can't work, if it can't (`Validated`=False with this reason).
     pub invalid: Option<(Arc<str>, Arc<str>)>,

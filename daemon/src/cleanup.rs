@@ -16,19 +16,19 @@ use ovsdb::Endpoint;
 use tokio::net::UnixStream;
 use tokio::sync::broadcast;
 
-use crate::changes::Changes;
-use crate::exit::{Exit, ExitParts, OVNEXT0, Place};
+use crate::exit::{Exit, OVNEXT0, Place};
 use crate::firewall::Tools;
 use crate::flags::Flags;
 use crate::gateway::Gateway;
 use crate::hostnet::HostNet;
 use crate::install;
-use crate::kube::{Cluster, Recorder};
+use crate::kube::Cluster;
 use crate::node::{Initialiser, Inputs, OVN0};
 use crate::ovs::{BR_INT, Interface, Ovs, View, plan};
+use crate::parts::NodeParts;
 use crate::qos::{NODE_SHAPER, NODE_SHAPER_ALIAS};
+use crate::underlay::Underlay;
 use crate::underlay::managers::Managers;
-use crate::underlay::{Underlay, UnderlayParts};
 
 /// How long the switch's database may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -131,19 +131,10 @@ async fn switch(flags: &Flags, host: &HostNet, done: &mut Vec<String>) -> anyhow
         host.netlink.delete_link(NODE_SHAPER).await.with_context(|| format!("link {NODE_SHAPER}"))?;
         done.push(format!("removed link {NODE_SHAPER}"));
     }
-    let (_told, status) = tokio::sync::watch::channel(crate::node::NodeStatus::default());
     if ovs.view().interface(OVNEXT0).is_some() {
-        let mut exit = Exit::new(ExitParts {
-            node: flags.node_name(),
-            client: None,
-            cluster: Arc::new(Cluster::default()),
-            ovs: ovs.clone(),
-            host: host.clone(),
-            recorder: Recorder::disabled(),
-            status,
-            feed: Changes::default(),
-            place: Place::of(&flags.netns_dir),
-        });
+        let (_told, status) = tokio::sync::watch::channel(crate::node::NodeStatus::default());
+        let parts = NodeParts::alone(flags.node_name(), ovs.clone(), host.clone(), status);
+        let mut exit = Exit::new(parts, Place::of(&flags.netns_dir));
         exit.clean_up().await.map_err(|missing| anyhow::anyhow!("{missing}"))?;
         done.push(format!("removed port {OVNEXT0} and its namespace"));
     }
@@ -159,18 +150,8 @@ async fn switch(flags: &Flags, host: &HostNet, done: &mut Vec<String>) -> anyhow
         changes,
     };
     let (initialiser, _network, status) = Initialiser::new(inputs).await?;
-    let underlay = Underlay::new(UnderlayParts {
-        flags: Arc::new(flags.clone()),
-        node: flags.node_name(),
-        client: None,
-        cluster: Arc::new(Cluster::default()),
-        ovs: ovs.clone(),
-        host: host.clone(),
-        recorder: Recorder::disabled(),
-        status,
-        feed: Changes::default(),
-        managers: Managers::default(),
-    });
+    let parts = NodeParts::alone(flags.node_name(), ovs.clone(), host.clone(), status);
+    let underlay = Underlay::new(parts, Arc::new(flags.clone()), Managers::default());
     underlay.clean_up(done).await.map_err(|missing| anyhow::anyhow!("{missing}"))?;
     if let Some(nic) = initialiser.leave().await.map_err(|missing| anyhow::anyhow!("{missing}"))? {
         done.push(format!(

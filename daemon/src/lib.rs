@@ -43,6 +43,7 @@ pub mod mtu;
 pub mod netlink;
 pub mod node;
 pub mod ovs;
+pub mod parts;
 pub mod plug;
 pub mod portloop;
 pub mod preflight;

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::changes::Changes;
-use crate::exit::{Exit, ExitParts, Place};
+use crate::exit::{Exit, Place};
 use crate::firewall::Tools;
 use crate::flags::Flags;
 use crate::gateway::Counters;
@@ -32,9 +32,10 @@ use crate::metrics::Metrics;
 use crate::netlink::Change;
 use crate::node::{Initialiser, Inputs};
 use crate::ovs::Ovs;
+use crate::parts::NodeParts;
 use crate::plug::{Locks, Patience, Plugger};
 use crate::readiness::Readiness;
-use crate::underlay::{Underlay, UnderlayParts, managers::Managers};
+use crate::underlay::{Underlay, managers::Managers};
 use crate::{
     daemons, diagnostics, heal, health, install, keep, mtu, plug, portloop, preflight, server, socket, trim,
 };
@@ -153,8 +154,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     };
 
     tasks.spawn(initialiser.run(cancel.clone()));
-    let underlay = Underlay::new(UnderlayParts {
-        flags: flags.clone(),
+    let parts = NodeParts {
         node: plugger.node.clone(),
         client: Some(kube.clone()),
         cluster: plugger.cluster.clone(),
@@ -163,20 +163,10 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         recorder: plugger.recorder.clone(),
         status: readiness.node.clone(),
         feed: feed.clone(),
-        managers: Managers::default(),
-    });
+    };
+    let underlay = Underlay::new(parts.clone(), flags.clone(), Managers::default());
     tasks.spawn(underlay.run(changes.subscribe(), cancel.clone()));
-    let exit = Exit::new(ExitParts {
-        node: plugger.node.clone(),
-        client: Some(kube.clone()),
-        cluster: plugger.cluster.clone(),
-        ovs: plugger.ovs.clone(),
-        host: plugger.host.clone(),
-        recorder: plugger.recorder.clone(),
-        status: readiness.node.clone(),
-        feed: feed.clone(),
-        place: Place::of(&flags.netns_dir),
-    });
+    let exit = Exit::new(parts, Place::of(&flags.netns_dir));
     // Not among the tasks that end with this function: its last words to routers take a moment.
     let exit = tokio::spawn(exit.run(changes.subscribe(), cancel.clone()));
     let (stop, look) = (

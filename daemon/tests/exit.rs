@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use daemon::changes::Changes;
-use daemon::exit::{Exit, ExitParts, OVNEXT, OVNEXT0, Place};
-use daemon::kube::{Cluster, OvnEipFacts, OwnNodeFacts, Recorder, SubnetFacts};
+use daemon::exit::{Exit, OVNEXT, OVNEXT0, Place};
+use daemon::kube::{Cluster, OvnEipFacts, OwnNodeFacts, SubnetFacts};
 use daemon::netlink::{Netlink, Veth};
 use daemon::node::NodeStatus;
 use daemon::ovs::{BR_INT, BridgeSpec, PortSpec, plan};
+use daemon::parts::NodeParts;
 use daemon::sys::{EthtoolSocket, Namespace};
 use ovsdb::{Operation, Uuid, Value};
 use serde_json::json;
@@ -295,20 +295,11 @@ async fn what_is_taken_away_comes_back() {
     assert!(machine.ovs.view().interface(OVNEXT0).is_none());
 }
 
-fn parts(node: &Node, cluster: &Arc<Cluster>, place: &Place) -> ExitParts {
+fn start(node: &Node, cluster: &Arc<Cluster>, place: &Place) -> Exit {
     let (_told, status) =
         tokio::sync::watch::channel(NodeStatus { userspace: true, ..NodeStatus::default() });
-    ExitParts {
-        node: "n1".into(),
-        client: None,
-        cluster: cluster.clone(),
-        ovs: node.ovs.clone(),
-        host: node.host.clone(),
-        recorder: Recorder::disabled(),
-        status,
-        feed: Changes::default(),
-        place: place.clone(),
-    }
+    let alone = NodeParts::alone("n1".into(), node.ovs.clone(), node.host.clone(), status);
+    Exit::new(NodeParts { cluster: cluster.clone(), ..alone }, place.clone())
 }
 
 /// The agent dies after every step of making the port and of taking it away; the next one goes on, or turns back.
@@ -342,7 +333,7 @@ async fn the_agent_dies_after_every_step() {
     // A pass that meets a device on its way says so, and is repeated.
     let until_done = async || {
         for _ in 0..20 {
-            if Exit::new(parts(&node, &cluster, &place)).pass().await {
+            if start(&node, &cluster, &place).pass().await {
                 return;
             }
         }
@@ -358,7 +349,7 @@ async fn the_agent_dies_after_every_step() {
                     until_done().await;
                 }
                 wanted(dies_at == 0);
-                let mut exit = Exit::new(parts(&node, &cluster, &place));
+                let mut exit = start(&node, &cluster, &place);
                 let died = killed_after(steps, exit.pass()).await;
                 drop(exit);
                 settle(&node).await;
@@ -374,7 +365,7 @@ async fn the_agent_dies_after_every_step() {
                     until_done().await;
                 }
                 // Without a port nobody can tell whose a namespace is; the label, which is not here, says so.
-                let mut last = Exit::new(parts(&node, &cluster, &place));
+                let mut last = start(&node, &cluster, &place);
                 last.clean_up().await.unwrap();
                 assert!(gone(), "{what}");
                 if died.is_none() {

@@ -14,7 +14,7 @@ use super::leases::Owner;
 use super::{ByName, ReadKey, World, restore};
 use crate::ipam::{Error, Request, mac};
 use crate::objects::{Other, OvnEip};
-use crate::view::{EipType, EipView, Lease, VpcView};
+use crate::view::{EXTERNAL_TAKES, EipType, EipView, Lease, VpcView};
 
 /// All OvnEips.
 #[derive(Default)]
@@ -360,8 +360,7 @@ impl World {
         };
         if !subnet.external {
             return Some(format!(
-                "Subnet {name} is no external network: that takes a vlan, a cidrBlock, and neither logicalGateway nor \
-                 u2oInterconnection; name another one in externalSubnet"
+                "Subnet {name} is no external network: {EXTERNAL_TAKES}; name another one in externalSubnet"
             ));
         }
         if let Some((_, message)) = &subnet.invalid {

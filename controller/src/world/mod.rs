@@ -21,6 +21,7 @@ mod project;
 mod providers;
 mod querier;
 mod read;
+mod renew;
 mod restore;
 mod retain;
 mod sessions;
@@ -413,10 +414,7 @@ impl World {
                 }
                 usage.holders = first.into_iter().take(HOLDERS).collect();
             }
-            if self.usage.get(&subnet).is_none_or(|old| **old != usage) {
-                self.usage.insert(subnet.clone(), Arc::new(usage));
-                self.changed.insert(ReadKey::Usage(subnet.clone()));
-            }
+            renew::renew(&mut self.usage, &mut self.changed, ReadKey::Usage, (subnet.clone(), usage));
             self.project_pool_usage(&subnet);
         }
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crds::net;
 
+use super::renew::renew;
 use super::{ByName, ReadKey, World};
 use crate::ipam::{PoolSpec, Ranges};
 use crate::objects::IpPool;
@@ -89,10 +90,7 @@ impl World {
                 invalid: problem.map(|problem| (FAILED.into(), format!("IPPool {name}: {problem}").into())),
             };
             carved.extend(spec.map(|spec| (name.clone(), spec)));
-            if self.pools.views.get(&name).is_none_or(|old| **old != view) {
-                self.pools.views.insert(name.clone(), Arc::new(view));
-                self.changed.insert(ReadKey::IpPool(name));
-            }
+            renew(&mut self.pools.views, &mut self.changed, ReadKey::IpPool, (name, view));
         }
         self.ipam.set_pools(subnet, carved.clone());
         if carved.is_empty() {
@@ -220,10 +218,7 @@ impl World {
             let usage = self.ipam.pool_usage(subnet, name);
             let holders = self.ipam.pool_holders(subnet, name, NAMED_HOLDERS);
             let usage = PoolUsage { usage, holders };
-            if self.pools.usage.get(name).is_none_or(|old| **old != usage) {
-                self.pools.usage.insert(name.clone(), Arc::new(usage));
-                self.changed.insert(ReadKey::PoolUsage(name.clone()));
-            }
+            renew(&mut self.pools.usage, &mut self.changed, ReadKey::PoolUsage, (name.clone(), usage));
         }
     }
 

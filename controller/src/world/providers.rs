@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crds::keys;
 
+use super::renew::renew_all;
 use super::{ByName, ReadKey, World, bindings};
 use crate::objects::{Pod, ProviderNetwork};
 use crate::view::{ProviderNode, ProviderView};
@@ -84,17 +85,7 @@ impl World {
             .iter()
             .map(|(name, network)| (name.clone(), self.provider(network)))
             .collect();
-        let gone = self.providers.views.keys().filter(|name| !now.contains_key(*name));
-        for name in gone.cloned().collect::<Vec<_>>() {
-            self.providers.views.remove(&name);
-            self.changed.insert(ReadKey::ProviderNetwork(name));
-        }
-        for (name, view) in now {
-            if self.providers.views.get(&name).is_none_or(|old| **old != view) {
-                self.providers.views.insert(name.clone(), Arc::new(view));
-                self.changed.insert(ReadKey::ProviderNetwork(name));
-            }
-        }
+        renew_all(&mut self.providers.views, &mut self.changed, ReadKey::ProviderNetwork, now);
     }
 
     pub(super) fn provider(&self, network: &ProviderNetwork) -> ProviderView {

@@ -12,6 +12,7 @@ use crds::{keys, names};
 
 use super::ask::Asked;
 use super::leases::Owner;
+use super::renew::renew;
 use super::{ByName, ReadKey, World};
 use crate::ipam::{Error, Family, Request, mac};
 use crate::objects::{StringMap, Vip};
@@ -319,10 +320,7 @@ impl World {
             router_mac: router_mac.filter(|_| is_router_like(&vip)),
             changed: changed(&vip).map(Into::into),
         };
-        if self.vips.views.get(name).is_none_or(|old| **old != view) {
-            self.vips.views.insert(name.clone(), Arc::new(view));
-            self.changed.insert(ReadKey::Vip(name.clone()));
-        }
+        renew(&mut self.vips.views, &mut self.changed, ReadKey::Vip, (name.clone(), view));
     }
 
     /// What a Vip itself asks for.

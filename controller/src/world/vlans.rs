@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::renew::renew_all;
 use super::{ByName, ReadKey, World};
 use crate::objects::Vlan;
 use crate::view::VlanView;
@@ -62,17 +63,6 @@ impl World {
                 VlanView { uid: vlan.meta.uid.clone(), id, provider, conflict, subnets },
             );
         }
-        let gone: Vec<_> =
-            self.vlans.views.keys().filter(|name| !views.contains_key(*name)).cloned().collect();
-        for name in gone {
-            self.vlans.views.remove(&name);
-            self.changed.insert(ReadKey::Vlan(name));
-        }
-        for (name, view) in views {
-            if self.vlans.views.get(&name).is_none_or(|old| **old != view) {
-                self.vlans.views.insert(name.clone(), Arc::new(view));
-                self.changed.insert(ReadKey::Vlan(name));
-            }
-        }
+        renew_all(&mut self.vlans.views, &mut self.changed, ReadKey::Vlan, views);
     }
 }

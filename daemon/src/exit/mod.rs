@@ -20,5 +20,5 @@ mod wish;
 
 pub use place::Place;
 pub use responder::Responder;
-pub use run::{Exit, ExitParts};
+pub use run::Exit;
 pub use wish::{OVNEXT, OVNEXT0, Wish};

@@ -3,22 +3,20 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use super::place::Place;
 use super::responder::Responder;
 use super::wish::{OVNEXT, OVNEXT0, STEP, Wish};
-use crate::changes::Changes;
-use crate::hostnet::HostNet;
-use crate::kube::{Cluster, EventType, ObjectRef, Recorder, label_node, ovn_eip_ready};
+use crate::kube::{EventType, ObjectRef, label_node, ovn_eip_ready};
 use crate::netlink::{Change, Monitor, Netlink, Route};
-use crate::node::{NodeStatus, NotYet};
-use crate::ovs::{Ovs, View, plan};
+use crate::node::NotYet;
+use crate::ovs::{View, plan};
+use crate::parts::NodeParts;
 use crate::plug::conflict::probe;
 use crate::plug::container::{Container, Interface};
 use crate::sys::{Namespace, write_sysctl};
@@ -33,31 +31,11 @@ const GATEWAY: Duration = Duration::from_secs(3);
 /// How long ovs-vswitchd may take to make or release the device.
 const DEVICE: Duration = Duration::from_secs(5);
 
-/// What the loop works with.
-pub struct ExitParts {
-    /// This node.
-    pub node: String,
-    /// The API server; `None` writes nothing (tests, clean-up).
-    pub client: Option<kube::Client>,
-    /// Watched objects.
-    pub cluster: Arc<Cluster>,
-    /// The local switch.
-    pub ovs: Ovs,
-    /// The host's network.
-    pub host: HostNet,
-    /// Events.
-    pub recorder: Recorder,
-    /// Where the node stands: whether packets need complete checksums.
-    pub status: watch::Receiver<NodeStatus>,
-    /// The feed of diagnostics.
-    pub feed: Changes,
-    /// Where the namespace has its name.
-    pub place: Place,
-}
-
 /// The loop.
 pub struct Exit {
-    parts: ExitParts,
+    parts: NodeParts,
+    /// Where the namespace has its name.
+    place: Place,
     responder: Option<Responder>,
     /// What happens in the namespace.
     monitor: Option<(Namespace, Monitor)>,
@@ -95,8 +73,8 @@ async fn inside(monitor: Option<&mut (Namespace, Monitor)>) -> Option<Change> {
 
 impl Exit {
     /// A loop.
-    pub fn new(parts: ExitParts) -> Self {
-        Self { parts, responder: None, monitor: None, told: None }
+    pub fn new(parts: NodeParts, place: Place) -> Self {
+        Self { parts, place, responder: None, monitor: None, told: None }
     }
 
     /// Whom the node's port answers, and how these sessions are.
@@ -188,8 +166,7 @@ impl Exit {
     }
 
     async fn ensure(&mut self, wish: &Wish) -> Result<(), NotYet> {
-        let namespace =
-            self.parts.place.make(OVNEXT).map_err(|error| failed("the namespace ovnext", error))?;
+        let namespace = self.place.make(OVNEXT).map_err(|error| failed("the namespace ovnext", error))?;
         crate::steps::done("name the namespace").await;
         self.device(wish, &namespace).await?;
         self.configure(wish, &namespace).await?;
@@ -246,9 +223,8 @@ impl Exit {
     }
 
     async fn drop_port(&self) -> Result<(), NotYet> {
-        let drop = self.parts.ovs.apply(|view| Ok(plan::forget_port(view, OVNEXT0))).await;
-        drop.map_err(|error| failed("the switch", error))?;
-        if self.parts.ovs.applied().await {
+        let dropped = self.parts.ovs.forget_port(OVNEXT0).await;
+        if dropped.map_err(|error| failed("the switch", error))? {
             return Ok(());
         }
         Err(failed("port ovnext0", "ovs-vswitchd has not let go of it"))
@@ -312,14 +288,9 @@ impl Exit {
         };
         let link = container.bring_up(&interface, false).await.map_err(plug)?;
         let present = container.netlink.addresses(Some(link.index)).await.map_err(netlink)?;
-        let new: Vec<_> =
-            wish.addresses.iter().filter(|net| !present.iter().any(|has| has.net == **net)).collect();
-        let v4 = new.iter().filter_map(|net| match net.addr() {
-            IpAddr::V4(ip) => Some(ip),
-            IpAddr::V6(_) => None,
-        });
-        let v4: Vec<_> = v4.collect();
-        probe(namespace, &link, wish.mac, &v4).await.map_err(|error| {
+        let new = wish.addresses.iter().filter(|net| !present.iter().any(|has| has.net == **net));
+        let new: Vec<IpAddr> = new.map(ipnet::IpNet::addr).collect();
+        probe(namespace, &link, wish.mac, &new).await.map_err(|error| {
             let text = format!("{}: {}", OVNEXT0, error.message);
             NotYet::new(STEP, text, "take the address off that host, or give the OvnEip another one")
         })?;
@@ -352,9 +323,7 @@ impl Exit {
     async fn label(&self, on: bool) -> Result<(), NotYet> {
         let Some(client) = &self.parts.client else { return Ok(()) };
         let (key, value) = (crds::keys::NODE_EXT_GW_LABEL, if on { "true" } else { "false" });
-        let own = self.parts.cluster.own_node.get();
-        let node = own.objects.values().next();
-        if node.is_none_or(|node| node.labels.get(key).is_some_and(|label| label == value)) {
+        if self.label_is(value) != Some(false) {
             return Ok(());
         }
         let labels = BTreeMap::from([(key.to_owned(), Some(value.to_owned()))]);
@@ -362,18 +331,17 @@ impl Exit {
         told.map_err(|error| failed("the node's label", error))
     }
 
-    fn labelled(&self) -> bool {
+    /// Whether the node's label has that value; `None` while the node is not known.
+    fn label_is(&self, value: &str) -> Option<bool> {
         let own = self.parts.cluster.own_node.get();
-        let label = |node: &Arc<crate::kube::OwnNodeFacts>| {
-            node.labels.get(crds::keys::NODE_EXT_GW_LABEL).is_some_and(|label| label == "true")
-        };
-        own.objects.values().any(label)
+        let node = own.objects.values().next()?;
+        Some(node.labels.get(crds::keys::NODE_EXT_GW_LABEL).is_some_and(|label| label == value))
     }
 
     /// The OvnEip is gone: port, namespace and label go, in this order, so that what is left is found by the label.
     async fn leave(&mut self) -> Result<(), NotYet> {
         let there = self.parts.ovs.view().interface(OVNEXT0).is_some();
-        if !there && !self.labelled() && self.responder.is_none() {
+        if !there && self.label_is("true") != Some(true) && self.responder.is_none() {
             return Ok(());
         }
         self.end().await;
@@ -390,7 +358,7 @@ impl Exit {
         if self.parts.ovs.view().interface(OVNEXT0).is_some() {
             self.drop_port().await?;
         }
-        self.parts.place.remove(OVNEXT).map_err(|error| failed("the namespace ovnext", error))?;
+        self.place.remove(OVNEXT).map_err(|error| failed("the namespace ovnext", error))?;
         crate::steps::done("remove the namespace").await;
         Ok(())
     }

@@ -1,16 +1,13 @@
 //! The tunnel NIC on its userspace bridge, and home again: which NIC, which bridge. How it moves is
 //! [`crate::underlay`]'s.
 
-use std::sync::Arc;
-
 use super::NotYet;
 use super::steps::{Initialiser, no_link, vendor_bridge_of};
 use super::tunnel::{self, HostView, Wish};
-use crate::changes::Changes;
-use crate::kube::Recorder;
 use crate::ovs::View;
+use crate::parts::NodeParts;
+use crate::underlay::Underlay;
 use crate::underlay::managers::Managers;
-use crate::underlay::{Underlay, UnderlayParts};
 
 /// What the mover says, as a reason of this step.
 fn in_tunnel(missing: NotYet) -> NotYet {
@@ -20,18 +17,9 @@ fn in_tunnel(missing: NotYet) -> NotYet {
 impl Initialiser {
     fn mover(&self) -> Underlay {
         let inputs = &self.inputs;
-        Underlay::new(UnderlayParts {
-            flags: inputs.flags.clone(),
-            node: inputs.node.clone(),
-            client: None,
-            cluster: Arc::default(),
-            ovs: inputs.ovs.clone(),
-            host: inputs.host.clone(),
-            recorder: Recorder::disabled(),
-            status: self.status.subscribe(),
-            feed: Changes::default(),
-            managers: Managers::default(),
-        })
+        let (node, ovs, host) = (inputs.node.clone(), inputs.ovs.clone(), inputs.host.clone());
+        let parts = NodeParts::alone(node, ovs, host, self.status.subscribe());
+        Underlay::new(parts, inputs.flags.clone(), Managers::default())
     }
 
     /// Userspace datapath: the bridge that carries tunnels, with the NIC in it.

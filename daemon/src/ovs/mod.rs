@@ -233,6 +233,17 @@ impl Ovs {
         tokio::time::timeout(PATIENCE, wait).await.is_ok_and(|view| view.is_ok())
     }
 
+    /// Takes a port out of the switch and waits until ovs-vswitchd has let go of its device; `false` if it takes too
+    /// long. A port that comes back under the same name at once would be taken for the same, and its new device not be
+    /// opened.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub async fn forget_port(&self, port: &str) -> Result<bool, OvsError> {
+        self.apply(|view| Ok(plan::forget_port(view, port))).await?;
+        Ok(self.applied().await)
+    }
+
     /// Makes a wish true: plans against the current view and commits; plans
     /// again when the database had changed meanwhile.
     ///

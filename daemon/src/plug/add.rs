@@ -319,14 +319,7 @@ impl Plugger {
         if let Some(patch) = target.localnet.as_deref().filter(|_| target.detect) {
             self.wait_localnet(patch).await?;
             let all: Vec<IpAddr> = addresses.iter().map(ipnet::IpNet::addr).collect();
-            let v4: Vec<_> = all
-                .iter()
-                .filter_map(|ip| match ip {
-                    IpAddr::V4(ip) => Some(*ip),
-                    IpAddr::V6(_) => None,
-                })
-                .collect();
-            conflict::probe(namespace, link, mac, &v4).await?;
+            conflict::probe(namespace, link, mac, &all).await?;
             *link = container.configure(&target.interface).await?;
             conflict::wait_preferred(namespace, container, link, &all, self.patience.unique).await?;
             phase.done("unique");

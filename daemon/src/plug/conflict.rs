@@ -21,7 +21,7 @@ use crate::sys::{ArpMessage, ArpSocket, Namespace, arp_probe};
 const PROBES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// Probes for the IPv4 addresses; they must not be on the link yet.
+/// Probes for the IPv4 ones of the addresses; they must not be on the link yet.
 ///
 /// # Errors
 /// Somebody owns one of them; its MAC is in the message.
@@ -29,8 +29,13 @@ pub(crate) async fn probe(
     namespace: &Namespace,
     link: &Link,
     mac: Mac,
-    addresses: &[Ipv4Addr],
+    addresses: &[IpAddr],
 ) -> Result<(), PlugError> {
+    let v4 = addresses.iter().filter_map(|ip| match ip {
+        IpAddr::V4(ip) => Some(*ip),
+        IpAddr::V6(_) => None,
+    });
+    let addresses: &[Ipv4Addr] = &v4.collect::<Vec<_>>();
     if addresses.is_empty() {
         return Ok(());
     }

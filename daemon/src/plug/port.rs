@@ -60,12 +60,9 @@ impl Plugger {
         self.ovs.apply(|view| plan::ensure_port(view, &spec)).await.map_err(failed)
     }
 
-    /// Takes the port out of the switch and waits until ovs-vswitchd has let go
-    /// of its device. A port that comes back under the same name at once would
-    /// be taken for the same, and its new device not be opened.
+    /// Takes the port out of the switch ([`crate::ovs::Ovs::forget_port`]).
     pub(super) async fn forget_port(&self, port: &str) -> Result<(), PlugError> {
-        self.ovs.apply(|view| Ok(plan::forget_port(view, port))).await.map_err(failed)?;
-        if self.ovs.applied().await {
+        if self.ovs.forget_port(port).await.map_err(failed)? {
             return Ok(());
         }
         Err(failed(format!("ovs-vswitchd has not let go of {port} yet"))

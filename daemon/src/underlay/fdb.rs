@@ -125,7 +125,7 @@ impl Underlay {
         let failed = |error: &dyn std::fmt::Display| {
             not_yet(format!("ovs-vswitchd's {command}: {error}"), "is ovs-vswitchd running on this node?")
         };
-        let endpoint = self.parts.flags.ovs_endpoint();
+        let endpoint = self.flags.ovs_endpoint();
         let database = PathBuf::from(endpoint.strip_prefix("unix:").unwrap_or(&endpoint));
         let folder = database.parent().map(PathBuf::from).unwrap_or_default();
         let socket = unixctl::socket_of(&folder, "ovs-vswitchd").map_err(|error| failed(&error))?;

@@ -62,7 +62,7 @@ impl Underlay {
     }
 
     async fn external_gateway(&self, on: bool) -> Result<(), NotYet> {
-        let switch = self.parts.flags.external_gateway_switch.as_str();
+        let switch = self.flags.external_gateway_switch.as_str();
         let own = crds::names::provider_bridge(switch);
         if !on {
             return self.leave_gateway(switch, &own).await;

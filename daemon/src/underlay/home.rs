@@ -113,7 +113,7 @@ impl Underlay {
             let restored = journal.settings.restore_offload(&self.parts.host, &nic.name);
             restored.map_err(|error| not_yet(format!("checksum offload of {}: {error}", nic.name), ""))?;
             if journal.settings.managed {
-                self.parts.managers.hand_back(&nic.name).await?;
+                self.managers.hand_back(&nic.name).await?;
             }
             if nic.alias.as_deref() == Some(super::vlans::alias(network).as_str()) {
                 self.parts.host.netlink.delete_link(&nic.name).await.map_err(|error| host_failed(&error))?;

@@ -128,7 +128,7 @@ impl Underlay {
 
     /// The controller copies the error of a node from the annotation of the agent's pod there.
     async fn annotate(&self, network: &str, message: Option<String>) {
-        let env = &self.parts.flags.env;
+        let env = &self.flags.env;
         let (Some(client), Some(pod), Some(namespace)) =
             (&self.parts.client, &env.pod_name, &env.pod_namespace)
         else {

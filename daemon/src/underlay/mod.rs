@@ -36,7 +36,7 @@ mod settings;
 mod tunnel;
 pub mod vlans;
 
-pub use run::{Underlay, UnderlayParts};
+pub use run::Underlay;
 pub use tunnel::tunnel_is_recorded;
 
 use crate::node::NotYet;

@@ -241,7 +241,7 @@ impl Underlay {
             ]),
             other_config: BTreeMap::from([(
                 string("mac-learning-fallback"),
-                self.parts.flags.mac_learning_fallback.to_string(),
+                self.flags.mac_learning_fallback.to_string(),
             )]),
         };
         let local = PortSpec {
@@ -299,14 +299,14 @@ impl Underlay {
 
     /// Who else configures the NIC lets go of it; the record says that it has to be handed back.
     pub(super) async fn release(&self, key: &str, nic: &Link, journal: &mut Journal) -> Result<(), NotYet> {
-        if !self.parts.managers.manages(&nic.name).await {
+        if !self.managers.manages(&nic.name).await {
             return Ok(());
         }
         if !journal.settings.managed {
             journal.settings.managed = true;
             self.record(key, journal).await?;
         }
-        self.parts.managers.release(&nic.name).await
+        self.managers.release(&nic.name).await
     }
 
     /// The NIC as a port of the bridge, and no other NIC of ours there.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{broadcast, watch};
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use super::journal::Journal;
@@ -13,13 +13,11 @@ use super::managers::Managers;
 use super::mappings::{self, BRIDGES};
 use super::member::{Membership, Wish, membership};
 use super::network::is_provider_bridge;
-use crate::changes::Changes;
 use crate::flags::Flags;
-use crate::hostnet::HostNet;
-use crate::kube::{Cluster, Recorder};
 use crate::netlink::Change;
-use crate::node::{NodeStatus, NotYet};
-use crate::ovs::{BR_INT, Ovs, View};
+use crate::node::NotYet;
+use crate::ovs::{BR_INT, View};
+use crate::parts::NodeParts;
 
 /// Everything is looked at this often even if nothing happened.
 const VERIFY: Duration = Duration::from_secs(60);
@@ -29,33 +27,12 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 /// Events of one cause come in bunches: who configures a NIC gives it its addresses one by one.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// What the loop works with.
-pub struct UnderlayParts {
-    /// Flags.
-    pub flags: Arc<Flags>,
-    /// This node.
-    pub node: String,
-    /// The API server; `None` writes nothing (tests, clean-up).
-    pub client: Option<kube::Client>,
-    /// Watched objects.
-    pub cluster: Arc<Cluster>,
-    /// The local switch.
-    pub ovs: Ovs,
-    /// The host's network.
-    pub host: HostNet,
-    /// Events.
-    pub recorder: Recorder,
-    /// Where the node stands: its MTU.
-    pub status: watch::Receiver<NodeStatus>,
-    /// The feed of diagnostics.
-    pub feed: Changes,
-    /// Who else configures NICs.
-    pub managers: Managers,
-}
-
 /// The loop.
 pub struct Underlay {
-    pub(super) parts: UnderlayParts,
+    pub(super) parts: NodeParts,
+    pub(super) flags: Arc<Flags>,
+    /// Who else configures NICs.
+    pub(super) managers: Managers,
     /// What was told of each network.
     pub(super) told: BTreeMap<String, State>,
     /// What was told of the external gateway.
@@ -110,8 +87,8 @@ fn relevant(view: &View) -> String {
 
 impl Underlay {
     /// A loop.
-    pub fn new(parts: UnderlayParts) -> Self {
-        Self { parts, told: BTreeMap::new(), gateway_told: None }
+    pub fn new(parts: NodeParts, flags: Arc<Flags>, managers: Managers) -> Self {
+        Self { parts, flags, managers, told: BTreeMap::new(), gateway_told: None }
     }
 
     /// Runs until cancelled.
@@ -241,7 +218,7 @@ impl Underlay {
                 ));
             }
         }
-        let switch = self.parts.flags.external_gateway_switch.as_str();
+        let switch = self.flags.external_gateway_switch.as_str();
         self.leave_gateway(switch, &crds::names::provider_bridge(switch)).await
     }
 
@@ -251,7 +228,7 @@ impl Underlay {
         let mapped = mappings::all(list).into_iter().filter(|(_, bridge)| is_provider_bridge(view, bridge));
         let mapped = mapped.map(|(network, _)| network.to_owned());
         mapped
-            .filter(|name| *name != self.parts.flags.external_gateway_switch)
+            .filter(|name| *name != self.flags.external_gateway_switch)
             .chain(Journal::networks(view))
             .collect()
     }

@@ -126,7 +126,7 @@ impl Underlay {
         let restored = journal.settings.restore_offload(&self.parts.host, &nic.name);
         restored.map_err(|error| not_yet(format!("checksum offload of {}: {error}", nic.name), ""))?;
         if journal.settings.managed {
-            self.parts.managers.hand_back(&nic.name).await?;
+            self.managers.hand_back(&nic.name).await?;
         }
         self.change(|view| plan::delete_root_external_ids(view, &[RECORD])).await
     }

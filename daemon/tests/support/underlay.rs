@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use daemon::changes::Changes;
 use daemon::flags::Flags;
 use daemon::hostnet::HostNet;
-use daemon::kube::{OwnNodeFacts, ProviderNetworkFacts, Recorder};
+use daemon::kube::{OwnNodeFacts, ProviderNetworkFacts};
 use daemon::netlink::{Change, Netlink, Veth};
 use daemon::node::NodeStatus;
+use daemon::parts::NodeParts;
 use daemon::sys::{EthtoolSocket, Namespace};
+use daemon::underlay::Underlay;
 use daemon::underlay::managers::Managers;
-use daemon::underlay::{Underlay, UnderlayParts};
 use ovsdb::{Operation, Uuid, Value};
 use tokio::sync::{broadcast, watch};
 
@@ -152,21 +152,11 @@ impl Agent {
 
     /// A process of it.
     pub fn start(&self, node: &Node) -> Underlay {
-        Underlay::new(UnderlayParts {
-            flags: Arc::new(Flags::parse_from([
-                "x",
-                &format!("--ovs-socket={}", node.server.socket().display()),
-            ])),
-            node: "n1".into(),
-            client: None,
-            cluster: self.cluster.clone(),
-            ovs: node.ovs.clone(),
-            host: node.host.clone(),
-            recorder: Recorder::disabled(),
-            status: self.status.subscribe(),
-            feed: Changes::default(),
-            managers: Managers::none(),
-        })
+        let (ovs, host) = (node.ovs.clone(), node.host.clone());
+        let alone = NodeParts::alone("n1".into(), ovs, host, self.status.subscribe());
+        let flags = Flags::parse_from(["x", &format!("--ovs-socket={}", node.server.socket().display())]);
+        let parts = NodeParts { cluster: self.cluster.clone(), ..alone };
+        Underlay::new(parts, Arc::new(flags), Managers::none())
     }
 
     pub fn want(&self, name: &str, nic: &str) {

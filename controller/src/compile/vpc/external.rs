@@ -13,7 +13,9 @@ use sha2::{Digest, Sha256};
 use super::super::{rows, subnet};
 use super::routes::Made;
 use crate::facts::{Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey, Table};
-use crate::view::{EipType, Lease, LeaseState, Selecting, Standing, SubnetView, View, VpcView};
+use crate::view::{
+    EXTERNAL_TAKES, EipType, Lease, LeaseState, Selecting, Standing, SubnetView, View, VpcView,
+};
 use crate::world::{LOWERED, RAISED};
 
 /// Priority of the first gateway as long as BFD says nothing; the next ones have less.
@@ -162,10 +164,7 @@ fn network(view: &dyn View, name: &Arc<str>) -> Result<Arc<SubnetView>, String> 
         return Err(format!("there is no Subnet {name}{whence}; create it, or name another one"));
     };
     if !subnet.external {
-        return Err(format!(
-            "Subnet {name}{whence} is no external network: that takes a vlan, a cidrBlock, and neither logicalGateway \
-             nor u2oInterconnection"
-        ));
+        return Err(format!("Subnet {name}{whence} is no external network: {EXTERNAL_TAKES}"));
     }
     match &subnet.invalid {
         Some((_, message)) => Err(format!("Subnet {name} can't be used: {message}")),
