@@ -75,7 +75,7 @@ soak-ovsdb: $(LAB) tools ## The OVSDB client on real clusters (WEIR_LEADER_CHANG
 	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test -p ovsdb --tests --no-fail-fast -- --ignored --nocapture --test-threads=1 soak_
 
 soak-cni: $(LAB) tools ## A thousand ADDs and DELs, five hundred pods at once
-	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test -q -p daemon --test plug_endurance -- --ignored --nocapture
+	@WEIR_OVS_ROOT="$$($(LAB) ovs-root)" $(CARGO) test -q -p daemon --test plug_endurance --test ovn -- --ignored --nocapture soak_
 
 soak-e2e: export WEIR_OUTAGE_SECONDS ?= 600
 soak-e2e: export WEIR_RECREATIONS ?= 1000

@@ -15,7 +15,8 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The agent waits up to 20 s for the address and 30 s for the port; a gateway check may follow. Runtimes allow 4 min.
-const ADD_TIMEOUT: Duration = Duration::from_secs(110);
+/// How long ADD waits for the agent.
+pub const ADD_TIMEOUT: Duration = Duration::from_secs(110);
 const DEL_TIMEOUT: Duration = Duration::from_secs(60);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 const GC_TIMEOUT: Duration = Duration::from_secs(110);

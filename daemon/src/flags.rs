@@ -223,23 +223,23 @@ pub struct Env {
     pub enable_bind_local_ip: Option<String>,
 }
 
-/// klog's flags: `v` sets the verbosity, the rest is accepted and ignored,
-/// since logs go to standard error and the container runtime keeps them.
+/// klog's flags: `v` sets the verbosity, `log_file` with `logtostderr=false` names a file. Otherwise logs go to standard
+/// error, and the container runtime keeps them.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Klog {
     /// Verbosity; 4 and more logs debug messages.
     #[arg(short = 'v', long = "v", default_value_t = 0)]
     pub verbosity: u8,
-    /// Accepted for compatibility.
+    /// To standard error alone (the default).
     #[arg(long = "logtostderr", hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub log_to_stderr: Option<String>,
-    /// Accepted for compatibility.
+    /// To standard error beside the file.
     #[arg(long = "alsologtostderr", hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub also_log_to_stderr: Option<String>,
-    /// Accepted for compatibility.
+    /// The file.
     #[arg(long = "log_file", alias = "log-file", hide = true)]
     pub log_file: Option<String>,
-    /// Accepted for compatibility.
+    /// Megabytes after which the file starts anew; 0 is no bound.
     #[arg(long = "log_file_max_size", alias = "log-file-max-size", hide = true)]
     pub log_file_max_size: Option<String>,
     /// Accepted for compatibility.
@@ -266,6 +266,22 @@ pub struct Klog {
     /// Accepted for compatibility.
     #[arg(long = "one_output", alias = "one-output", hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub one_output: Option<String>,
+}
+
+impl Klog {
+    fn is_set(flag: &Option<String>, default: bool) -> bool {
+        flag.as_deref().map_or(default, |text| go_bool(text).unwrap_or(default))
+    }
+
+    /// `--logtostderr`: no files.
+    pub fn only_stderr(&self) -> bool {
+        Self::is_set(&self.log_to_stderr, true)
+    }
+
+    /// Whether lines go to standard error.
+    pub fn to_stderr(&self) -> bool {
+        self.only_stderr() || Self::is_set(&self.also_log_to_stderr, false)
+    }
 }
 
 /// A flag that was set and does nothing.
@@ -322,12 +338,12 @@ impl Flags {
             "use `perf` on the process; there are no profiling endpoints",
         );
         check(
-            self.secure_serving
-                || !self.tls_min_version.is_empty()
-                || !self.tls_max_version.is_empty()
-                || !self.tls_cipher_suites.is_empty(),
-            "secure-serving, tls-min-version, tls-max-version, tls-cipher-suites",
-            "metrics are served without TLS yet; restrict port 10665 by a firewall",
+            !self.secure_serving
+                && !(self.tls_min_version.is_empty()
+                    && self.tls_max_version.is_empty()
+                    && self.tls_cipher_suites.is_empty()),
+            "tls-min-version, tls-max-version, tls-cipher-suites",
+            "metrics are served without TLS; add --secure-serving",
         );
         check(
             self.kubelet_dir != *"/var/lib/kubelet",
@@ -335,11 +351,10 @@ impl Flags {
             "only vhost-user ports need it, and they are not made yet",
         );
         check(
-            self.enable_verbose_conn_check
-                || self.tcp_conn_check_port != 8100
-                || self.udp_conn_check_port != 8101,
-            "enable-verbose-conn-check, tcp-conn-check-port, udp-conn-check-port",
-            "the echo listeners are not made yet; remove the flag",
+            !self.enable_verbose_conn_check
+                && (self.tcp_conn_check_port != 8100 || self.udp_conn_check_port != 8101),
+            "tcp-conn-check-port, udp-conn-check-port",
+            "nothing listens there; add --enable-verbose-conn-check",
         );
         check(
             self.enable_tproxy,
@@ -360,9 +375,9 @@ impl Flags {
             "tunnels are not encrypted yet; encrypt on the underlay (WireGuard, MACsec)",
         );
         check(
-            self.log_perm != "640",
+            self.log_perm != "640" && (self.klog.only_stderr() || self.klog.log_file.is_none()),
             "log-perm",
-            "no log files are written; logs go to standard error, which the container runtime keeps",
+            "no log file is written, as logs go to standard error; give --logtostderr=false and --log_file",
         );
         found
     }

@@ -44,55 +44,122 @@ fn the_last_of_a_repeated_flag_wins() {
     assert_eq!(parse(&["--mtu=1300", "--mtu=1400"]).mtu, 1400);
 }
 
+/// The contract's table of §5.1, line by line.
+const CONTRACT: [(&str, &str); 44] = [
+    ("install-cni-config", "false"),
+    ("cni-conf-dir", "/etc/cni/net.d"),
+    ("cni-conf-file", "/kube-ovn/01-kube-ovn.conflist"),
+    ("cni-conf-name", "01-kube-ovn.conflist"),
+    ("iface", ""),
+    ("host-tunnel-src", "false"),
+    ("dpdk-tunnel-iface", "br-phy"),
+    ("mtu", "0"),
+    ("network-type", "geneve"),
+    ("encap-checksum", "true"),
+    ("enable-mirror", "false"),
+    ("mirror-iface", "mirror0"),
+    ("bind-socket", "/run/openvswitch/kube-ovn-daemon.sock"),
+    ("ovs-socket", ""),
+    ("kubeconfig", ""),
+    ("service-cluster-ip-range", "10.96.0.0/12"),
+    ("cluster-router", "ovn-cluster"),
+    ("node-switch", "join"),
+    ("default-provider-name", "provider"),
+    ("default-interface-name", ""),
+    ("external-gateway-config-ns", "kube-system"),
+    ("external-gateway-switch", "external"),
+    ("enable-pprof", "false"),
+    ("pprof-port", "10665"),
+    ("secure-serving", "false"),
+    ("tls-min-version", ""),
+    ("tls-max-version", ""),
+    ("tls-cipher-suites", ""),
+    ("enable-metrics", "true"),
+    ("mac-learning-fallback", "false"),
+    ("enable-arp-detect-ip-conflict", "true"),
+    ("kubelet-dir", "/var/lib/kubelet"),
+    ("enable-verbose-conn-check", "false"),
+    ("tcp-conn-check-port", "8100"),
+    ("udp-conn-check-port", "8101"),
+    ("enable-tproxy", "false"),
+    ("ovs-vsctl-concurrency", "100"),
+    ("enable-ovn-ipsec", "false"),
+    ("cert-manager-ipsec-cert", "false"),
+    ("cert-manager-issuer-name", "kube-ovn"),
+    ("ovn-ipsec-cert-duration", "63072000"),
+    ("set-vxlan-tx-off", "false"),
+    ("log-perm", "640"),
+    ("non-primary-cni-mode", "false"),
+];
+
 #[test]
-fn every_flag_of_the_contract_is_accepted() {
-    for flag in [
-        "install-cni-config=true",
-        "cni-conf-dir=/a",
-        "cni-conf-file=/a",
-        "cni-conf-name=a",
-        "iface=a",
-        "host-tunnel-src=true",
-        "dpdk-tunnel-iface=a",
-        "mtu=1",
-        "network-type=stt",
-        "encap-checksum=true",
-        "enable-mirror=true",
-        "mirror-iface=a",
-        "bind-socket=/a",
-        "ovs-socket=a",
-        "kubeconfig=a",
-        "service-cluster-ip-range=a",
-        "cluster-router=a",
-        "node-switch=a",
-        "default-provider-name=a",
-        "default-interface-name=a",
-        "external-gateway-config-ns=a",
-        "external-gateway-switch=a",
-        "enable-pprof=true",
-        "pprof-port=1",
-        "secure-serving=true",
-        "tls-min-version=a",
-        "tls-max-version=a",
-        "tls-cipher-suites=a,b",
-        "enable-metrics=true",
-        "mac-learning-fallback=true",
-        "enable-arp-detect-ip-conflict=true",
-        "kubelet-dir=/a",
-        "enable-verbose-conn-check=true",
-        "tcp-conn-check-port=1",
-        "udp-conn-check-port=1",
-        "enable-tproxy=true",
-        "ovs-vsctl-concurrency=1",
-        "enable-ovn-ipsec=true",
-        "cert-manager-ipsec-cert=true",
-        "cert-manager-issuer-name=a",
-        "ovn-ipsec-cert-duration=1",
-        "set-vxlan-tx-off=true",
-        "log-perm=640",
-        "non-primary-cni-mode=true",
+fn every_flag_of_the_contract_is_there_with_its_default() {
+    let command = <Flags as clap::CommandFactory>::command();
+    for (name, default) in CONTRACT {
+        let argument = command.get_arguments().find(|argument| argument.get_long() == Some(name));
+        let argument = argument.unwrap_or_else(|| panic!("--{name}"));
+        let values: Vec<_> =
+            argument.get_default_values().iter().map(|value| value.to_str().unwrap()).collect();
+        assert_eq!(values.join(","), default, "--{name}");
+        // In both forms of Go's flags.
+        let value = match default {
+            "false" | "true" => "false",
+            "" => "a",
+            "geneve" => "stt",
+            default => default,
+        };
+        parse(&[&format!("--{name}={value}")]);
+        match default {
+            // A value behind a blank would be an argument of its own, as in Go.
+            "false" | "true" => parse(&[&format!("--{name}")]),
+            _ => parse(&[&format!("--{name}"), value]),
+        };
+    }
+}
+
+/// No flag of the contract is passed over in silence: what has no effect when it is set says so, with the remedy.
+#[test]
+fn a_flag_that_does_nothing_says_so() {
+    let told = |arguments: &[&str]| -> Vec<&str> {
+        parse(arguments).without_effect().iter().map(|flag| flag.flag).collect()
+    };
+    for (name, value) in [
+        ("default-interface-name", "eth1"),
+        ("default-provider-name", "other"),
+        ("enable-pprof", "true"),
+        ("kubelet-dir", "/data/kubelet"),
+        ("enable-tproxy", "true"),
+        ("ovs-vsctl-concurrency", "5"),
+        ("enable-ovn-ipsec", "true"),
+        ("cert-manager-ipsec-cert", "true"),
+        ("cert-manager-issuer-name", "other"),
+        ("ovn-ipsec-cert-duration", "1"),
+        // Without the flag that they belong to.
+        ("tls-min-version", "TLS12"),
+        ("tls-max-version", "TLS13"),
+        ("tls-cipher-suites", "TLS_AES_128_GCM_SHA256"),
+        ("tcp-conn-check-port", "1"),
+        ("udp-conn-check-port", "1"),
+        ("log-perm", "600"),
     ] {
-        parse(&[&format!("--{flag}")]);
+        let found = told(&[&format!("--{name}={value}")]);
+        assert!(found.len() == 1 && found[0].split(", ").any(|flag| flag == name), "--{name}: {found:?}");
+    }
+    assert_eq!(
+        told(&["--secure-serving", "--tls-min-version=TLS13", "--tls-cipher-suites=a"]),
+        Vec::<&str>::new()
+    );
+    assert_eq!(told(&["--enable-verbose-conn-check", "--tcp-conn-check-port=1"]), Vec::<&str>::new());
+    assert_eq!(told(&["--log_file=/x", "--logtostderr=false", "--log-perm=600"]), Vec::<&str>::new());
+}
+
+/// The environment of the contract's pod.
+#[test]
+fn every_variable_of_the_contract_is_read() {
+    let command = <Flags as clap::CommandFactory>::command();
+    let read: Vec<_> = command.get_arguments().filter_map(|argument| argument.get_env()?.to_str()).collect();
+    for name in ["NODE_NAME", "POD_NAME", "POD_NAMESPACE", "POD_IP", "POD_IPS", "ENABLE_BIND_LOCAL_IP"] {
+        assert!(read.contains(&name), "{name}");
     }
 }
 

@@ -39,12 +39,21 @@ pub struct Health {
 
 /// The routes.
 pub fn router(health: Health) -> Router {
+    probes(health.clone()).merge(figures(health))
+}
+
+/// Those that kubelet asks.
+pub fn probes(health: Health) -> Router {
     Router::new()
         .route("/healthz", get(live))
         .route("/livez", get(live))
         .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
         .with_state(health)
+}
+
+/// The metrics.
+pub fn figures(health: Health) -> Router {
+    Router::new().route("/metrics", get(metrics)).with_state(health)
 }
 
 async fn live(State(health): State<Health>) -> Response {
@@ -101,7 +110,7 @@ fn unavailable(text: String) -> Response {
 }
 
 /// Where to listen: everywhere, or on the pod's own addresses.
-pub fn addresses(flags: &Flags) -> Vec<SocketAddr> {
+pub fn addresses(flags: &Flags, port: u16) -> Vec<SocketAddr> {
     let local = flags.env.enable_bind_local_ip.as_deref() == Some("true");
     let own: Vec<IpAddr> = flags
         .env
@@ -113,7 +122,12 @@ pub fn addresses(flags: &Flags) -> Vec<SocketAddr> {
         .filter_map(|ip| ip.trim().parse().ok())
         .collect();
     let own = if own.is_empty() { vec![IpAddr::V6(Ipv6Addr::UNSPECIFIED)] } else { own };
-    own.into_iter().map(|ip| SocketAddr::new(ip, flags.pprof_port)).collect()
+    own.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+}
+
+/// Whether "everywhere" was refused because the host has no IPv6.
+pub fn lacks_ipv6(error: &std::io::Error, address: SocketAddr) -> bool {
+    error.raw_os_error() == Some(libc::EAFNOSUPPORT) && address.ip().is_unspecified()
 }
 
 /// Binds an address; "everywhere" falls back to IPv4 on a host without IPv6.
@@ -122,7 +136,7 @@ pub fn addresses(flags: &Flags) -> Vec<SocketAddr> {
 /// When the port is taken.
 pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     match TcpListener::bind(address).await {
-        Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) && address.ip().is_unspecified() => {
+        Err(error) if lacks_ipv6(&error, address) => {
             TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, address.port())).await
         }
         result => result,
@@ -161,12 +175,12 @@ mod tests {
     #[test]
     fn own_addresses_are_used_when_asked_for() {
         let mut flags = Flags::parse_from(["x"]);
-        assert_eq!(addresses(&flags), ["[::]:10665".parse().unwrap()]);
+        assert_eq!(addresses(&flags, 10665), ["[::]:10665".parse().unwrap()]);
         flags.env.pod_ips = Some("172.30.0.11,fd00::11".into());
         flags.env.enable_bind_local_ip = Some("true".into());
         assert_eq!(
-            addresses(&flags),
-            ["172.30.0.11:10665".parse().unwrap(), "[fd00::11]:10665".parse().unwrap()]
+            addresses(&flags, 8100),
+            ["172.30.0.11:8100".parse().unwrap(), "[fd00::11]:8100".parse().unwrap()]
         );
     }
 }

@@ -105,11 +105,11 @@ impl HostLoop {
             }
         };
         if self.flags.non_primary_cni_mode {
-            self.leave_alone(&mut gateway, &cancel).await;
-            return;
+            self.leave_firewall(&mut gateway, &cancel).await;
+        } else {
+            let host = self.plugger.host.clone();
+            tokio::spawn(heal::look(host, gateway.backend(), self.reports.clone(), cancel.clone()));
         }
-        let host = self.plugger.host.clone();
-        tokio::spawn(heal::look(host, gateway.backend(), self.reports.clone(), cancel.clone()));
         let cluster = self.plugger.cluster.clone();
         let mut objects = Watched::of(&cluster);
         let mut last: Option<Inputs> = None;
@@ -340,15 +340,14 @@ impl HostLoop {
     }
 
     /// Non-primary mode: nothing of ours stays in the host's firewall.
-    async fn leave_alone(&self, gateway: &mut Gateway, cancel: &CancellationToken) {
-        while let Err(error) = gateway.remove().await {
+    async fn leave_firewall(&self, gateway: &mut Gateway, cancel: &CancellationToken) {
+        while let Err(error) = gateway.leave_firewall().await {
             tracing::warn!(error = %error, "rules of an earlier mode can't be removed; trying again");
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = tokio::time::sleep(RETRY) => {}
             }
         }
-        self.applied.send_replace(true);
     }
 }
 

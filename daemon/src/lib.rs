@@ -23,6 +23,7 @@
 pub mod attachments;
 pub mod changes;
 pub mod cleanup;
+pub mod conncheck;
 pub mod daemons;
 pub mod diagnostics;
 pub mod exit;
@@ -50,6 +51,7 @@ pub mod preflight;
 pub mod qos;
 pub mod readiness;
 pub mod run;
+pub mod secure;
 pub mod server;
 pub mod socket;
 pub mod steps;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use axum::middleware::from_fn_with_state;
 use ovsdb::Endpoint;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, watch};
@@ -27,7 +28,7 @@ use crate::flags::Flags;
 use crate::gateway::Counters;
 use crate::hostloop::HostLoop;
 use crate::hostnet::HostNet;
-use crate::kube::{Cluster, EventSink, WatchScope, client, spawn_watches};
+use crate::kube::{Cluster, EventSink, PodLookup, WatchScope, client, spawn_watches};
 use crate::metrics::Metrics;
 use crate::netlink::Change;
 use crate::node::{Initialiser, Inputs};
@@ -37,7 +38,8 @@ use crate::plug::{Locks, Patience, Plugger};
 use crate::readiness::Readiness;
 use crate::underlay::{Underlay, managers::Managers};
 use crate::{
-    daemons, diagnostics, heal, health, install, keep, mtu, plug, portloop, preflight, server, socket, trim,
+    conncheck, daemons, diagnostics, heal, health, install, keep, mtu, plug, portloop, preflight, secure,
+    server, socket, trim,
 };
 
 /// Changes of the host's network that a slow reader may lag behind.
@@ -85,6 +87,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     let changes = broadcast::Sender::new(CHANGES);
     let mut tasks = JoinSet::new();
     tasks.spawn(sink.run());
+    tasks.spawn(profiles());
     tasks.spawn(monitor(host.clone(), changes.clone()));
     tasks.spawn(heal::listen(host.clone(), changes.clone()));
 
@@ -109,6 +112,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         Patience::default(),
         Locks::default(),
     );
+    plugger.lookup = Some(PodLookup::new(kube.clone()));
     plugger.detect_conflicts = flags.enable_arp_detect_ip_conflict;
     let plugger = Arc::new(plugger);
     let (applied_sender, host_applied) = watch::channel(false);
@@ -130,13 +134,23 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         metrics: flags.enable_metrics.then_some(metrics),
         counters: counters.clone(),
     };
-    for address in health::addresses(&flags) {
+    let tls = flags.secure_serving.then(|| secure::server_config(&flags, &plugger.node)).transpose()?;
+    for address in health::addresses(&flags, flags.pprof_port) {
         let listener = health::bind(address).await.with_context(|| format!("bind {address}"))?;
-        let (router, stop) = (health::router(health.clone()), cancel.clone());
-        servers.spawn(async move {
-            axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
-        });
+        let stop = cancel.clone();
+        if let Some(tls) = &tls {
+            let guard = from_fn_with_state(secure::Access::new(kube.clone()), secure::guard);
+            let probes = health::probes(health.clone());
+            let whole = probes.clone().merge(health::figures(health.clone()).layer(guard));
+            servers.spawn(secure::serve(listener, tls.clone(), whole, probes, stop));
+        } else {
+            let router = health::router(health.clone());
+            servers.spawn(async move {
+                axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+            });
+        }
     }
+    let _checked = conncheck::listen(&flags).await?;
     let source =
         diagnostics::Source { readiness: readiness.clone(), plugger: plugger.clone(), changes: feed.clone() };
     let methods = diagnostics::module(source).context("diagnostics")?;
@@ -224,6 +238,19 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         tracing::warn!("calls were still in flight; the runtime repeats them");
     }
     Ok(())
+}
+
+/// SIGUSR1 and SIGUSR2 let Kube-OVN write profiles, and would end a process that does not expect them.
+async fn profiles() {
+    let signals = (signal(SignalKind::user_defined1()), signal(SignalKind::user_defined2()));
+    let (Ok(mut one), Ok(mut two)) = signals else { return };
+    loop {
+        tokio::select! {
+            _ = one.recv() => {}
+            _ = two.recv() => {}
+        }
+        tracing::info!("no profiles are written at SIGUSR1 and SIGUSR2; use `perf` on the process");
+    }
 }
 
 /// Flags that can't be meant together: waiting would not help.

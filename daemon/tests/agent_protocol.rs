@@ -5,7 +5,7 @@ mod support;
 
 use cni::api::{CniRequest, CniResponse};
 use serde_json::{Value, json};
-use support::agent::{Machine, call};
+use support::agent::{Machine, call, pod_object};
 use support::{new_namespace, request, routed_pod};
 
 async fn ask(machine: &Machine, path: &str, body: &Value) -> (u16, CniResponse) {
@@ -42,7 +42,7 @@ async fn k_144_k_145_every_call_has_its_code_its_words_and_a_line_in_the_log() {
         ),
         (add, with(|r| r.container_id = "a/b".into()), 400, "container_id", "container runtime"),
         (add, with(|r| r.device_id = "0000:01:00.2".into()), 400, "SR-IOV", "remove deviceID"),
-        (add, with(|_| ()), 500, "not known on this node", "kubectl -n web get pod pod-2"),
+        (add, with(|_| ()), 500, "the API server knows no such pod", "nothing is to be done"),
         (check, with(|_| ()), 500, "the OVS port is gone", "delete the pod"),
         (del, json!(3), 400, "is not understood", "CNI executable"),
         (del, with(|r| r.container_id = String::new()), 400, "container_id", "container runtime"),
@@ -71,6 +71,55 @@ async fn k_144_k_145_every_call_has_its_code_its_words_and_a_line_in_the_log() {
         let series = format!("method=\"{path}\",status_code=\"{code}\"");
         assert!(metrics.contains(&series), "{series} is not in the metrics");
     }
+}
+
+/// L3 of the contract's §7.1: the watch of a busy node lags behind the kubelet. A pod that exists is waited for, for as
+/// long as its call may take; one that does not, that has a successor, or is another node's, is refused at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_the_watch_does_not_know_yet_is_waited_for_and_one_that_does_not_exist_is_not() {
+    let machine = Machine::boot().await;
+    let _agent = machine.start_agent();
+    machine.wait_ready().await;
+    let (pod, namespace) = (routed_pod(1), new_namespace());
+    machine.api.put_silently("pods", pod_object(&pod));
+    let call = request(&pod, &namespace, 1);
+    let late = async {
+        // Thrice is 3.5 s of silence.
+        machine.api.wait_asked("pods", "web/pod-1", 3).await;
+        machine.route_pod(&pod);
+    };
+    let (answer, ()) = tokio::join!(machine.add(&call), late);
+    assert_eq!(answer.ips[0].ip, "10.16.0.11");
+    machine.del(&call).await;
+
+    let mut elsewhere = pod_object(&routed_pod(2));
+    elsewhere["spec"]["nodeName"] = json!("n2");
+    machine.api.put_silently("pods", elsewhere);
+    let mut hosts = pod_object(&routed_pod(3));
+    hosts["spec"]["hostNetwork"] = json!(true);
+    machine.api.put_silently("pods", hosts);
+    machine.route_pod(&routed_pod(4));
+    for (n, uid, words) in [
+        (2, "", "belongs to node n2"),
+        (3, "", "hostNetwork"),
+        (4, "uid-before", "another one has its name"),
+        (5, "", "no such pod"),
+    ] {
+        let mut call = request(&routed_pod(n), &namespace, n);
+        call.pod_uid = uid.into();
+        let (code, answer) = ask(&machine, "/api/v1/add", &serde_json::to_value(&call).unwrap()).await;
+        assert!(code == 500 && answer.error.contains(words), "{n}: {answer:?}");
+        assert_eq!(machine.api.asked("pods", &format!("web/pod-{n}")), 1, "the first answer is final");
+    }
+
+    // A static pod: the runtime knows it by its file's UID, the API server by its mirror's.
+    let mut mirror = pod_object(&routed_pod(6));
+    mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!("uid-of-the-file");
+    machine.api.put("pods", mirror);
+    let mut call = request(&routed_pod(6), &namespace, 6);
+    call.pod_uid = "uid-of-the-file".into();
+    assert_eq!(machine.add(&call).await.ips[0].ip, "10.16.0.16");
+    machine.del(&call).await;
 }
 
 /// K195, K053: somebody else writes labels and annotations of the node all the time; nothing of it is lost.

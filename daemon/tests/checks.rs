@@ -83,6 +83,14 @@ fn every_check_of_the_table_exists() {
     .chain([170, 171, 180, 181, 182, 183])
     .chain(190..=195)
     .map(|n| format!("K{n:03}"));
+    // Of the contract what is the node's and not another feature (IPsec, tproxy).
+    let sections = [(1, 1..=5), (2, 1..=9), (3, 1..=6), (4, 1..=9), (4, 12..=13), (5, 1..=3), (5, 7..=7)];
+    let sections = sections.into_iter().flat_map(|(n, all)| all.map(move |m| format!("§{n}.{m}")));
+    let missing: Vec<String> = sections
+        .chain(["§0".to_owned()])
+        .filter(|section| !ids.iter().any(|id| id.split(' ').next() == Some(section)))
+        .collect();
+    assert!(missing.is_empty(), "sections without a row: {missing:?}");
     let lost: Vec<String> = c.chain(galaxy).chain(k).filter(|id| !ids.contains(id)).collect();
     assert!(lost.is_empty(), "without a row: {lost:?}");
 }

@@ -150,3 +150,33 @@ async fn changes_are_reported() {
     }
     assert!(made && addressed);
 }
+
+/// The kernel runs one dump per socket: one that nobody waits for any more goes on there, and the next has to wait for
+/// it. Enough addresses that the kernel tells them in many parts.
+#[tokio::test]
+async fn a_dump_that_nobody_waits_for_any_more_does_not_disturb_the_next() {
+    let (here, there) = (new_namespace(), new_namespace());
+    let (host, inside) = (HostNet::open(here).await.unwrap(), Netlink::in_namespace(&there).await.unwrap());
+    pair(&host.netlink, &there).await;
+    let link = inside.require_link("eth0").await.unwrap();
+    for n in 0..2000 {
+        let net = format!("10.{}.{}.1/32", 16 + n / 250, n % 250);
+        inside.add_address(link.index, net.parse().unwrap(), true).await.unwrap();
+    }
+    let mut unfinished = 0;
+    for polls in 0..200 {
+        let mut given_up = Box::pin(inside.addresses(None));
+        for _ in 0..polls % 8 {
+            if futures::poll!(given_up.as_mut()).is_ready() {
+                unfinished -= 1;
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        unfinished += 1;
+        drop(given_up);
+        let found = inside.addresses(None).await.unwrap();
+        assert!(found.len() >= 2000, "{polls}: {}", found.len());
+    }
+    assert!(unfinished > 50, "most were given up: {unfinished}");
+}

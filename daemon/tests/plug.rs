@@ -210,7 +210,7 @@ async fn add_waits_for_the_controller() {
 async fn a_pod_that_vanishes_ends_the_wait() {
     let mut node = Node::start().await;
     // Whether the ADD sees the pod before it goes is the scheduler's choice.
-    std::sync::Arc::get_mut(&mut node.plugger).unwrap().patience.unknown_pod = Duration::from_millis(50);
+    std::sync::Arc::get_mut(&mut node.plugger).unwrap().patience.watch = Duration::from_millis(50);
     let (mut pod, namespace) = (routed_pod(6), new_namespace());
     let request = request(&pod, &namespace, 1);
     pod.annotations.clear();

@@ -192,3 +192,43 @@ async fn u_57_two_hundred_pods_at_once() {
 async fn soak_u_57_five_hundred_pods_at_once() {
     burst(500).await;
 }
+
+/// Prints what the agent holds with 110 pods, at rest. `WEIR_AGENT`: the executable that is measured, as
+/// `target/dist/kube-ovn-daemon`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn measure_the_memory_with_110_pods() {
+    let machine = Machine::boot().await;
+    let agent = machine.start_agent();
+    machine.wait_ready().await;
+    let pods: Vec<_> = (0..110).map(|n| (pod(n), new_namespace())).collect();
+    for (n, (pod, namespace)) in pods.iter().enumerate() {
+        machine.route_pod(pod);
+        machine.add(&request(pod, namespace, n as u32)).await;
+    }
+    // It gives memory back ten seconds after the last change.
+    tokio::time::sleep(Duration::from_secs(13)).await;
+    let process = agent.0.id();
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    for line in status.lines().filter(|line| {
+        ["VmRSS", "RssAnon", "RssFile", "VmHWM", "Threads"].iter().any(|key| line.starts_with(key))
+    }) {
+        println!("{line}");
+    }
+    // What of the files is whose: mappings of the same name together.
+    let maps = std::fs::read_to_string(format!("/proc/{process}/smaps")).unwrap();
+    let (mut name, mut held) = (String::new(), std::collections::BTreeMap::<String, u64>::new());
+    for line in maps.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["Rss:", kb, "kB"] => *held.entry(name.clone()).or_default() += kb.parse::<u64>().unwrap(),
+            [range, access, ..] if range.contains('-') => {
+                name = format!("{access} {}", words.get(5).unwrap_or(&"(its own)"));
+            }
+            _ => {}
+        }
+    }
+    for (name, kb) in held.iter().filter(|(_, kb)| **kb >= 256) {
+        println!("{kb:>7} kB {name}");
+    }
+}

@@ -47,6 +47,8 @@ pub struct Gateway {
     proxy_sets: BTreeSet<String>,
     /// Tables of external egress gateways that this agent has filled.
     tables: BTreeSet<u32>,
+    /// The firewall is somebody else's.
+    routes_only: bool,
 }
 
 const BOTH: [Family; 2] = [Family::V4, Family::V6];
@@ -76,7 +78,26 @@ impl Gateway {
             legacy_in_use: true,
             proxy_sets: BTreeSet::new(),
             tables: BTreeSet::new(),
+            routes_only: false,
         }
+    }
+
+    /// Non-primary mode: rules and sets of ours go, and none is made any more. Routes to pods are kept as ever: without
+    /// them nobody on this node reaches a pod of ours.
+    ///
+    /// # Errors
+    /// When a program fails; call it again.
+    pub async fn leave_firewall(&mut self) -> Result<()> {
+        self.remove_firewall().await?;
+        self.remove_sets().await?;
+        self.routes_only = true;
+        self.other_cleaned = true;
+        Ok(())
+    }
+
+    fn wanted(&self, inputs: &Inputs) -> HostState {
+        let wanted = HostState::wanted(inputs);
+        if self.routes_only { wanted.without_firewall() } else { wanted }
     }
 
     /// The kind of iptables in use.
@@ -95,7 +116,7 @@ impl Gateway {
     /// When the host can't be read.
     pub async fn pending(&mut self, inputs: &Inputs) -> Result<HostChanges> {
         let observed = self.observe(inputs).await?;
-        Ok(HostState::wanted(inputs).changes(&observed, &self.learned))
+        Ok(self.wanted(inputs).changes(&observed, &self.learned))
     }
 
     /// Makes the host agree with the inputs. Idempotent: on a host that agrees nothing is written.
@@ -110,7 +131,7 @@ impl Gateway {
     /// [`reconcile`](Self::reconcile) with what was [observed](Self::observe) before: inputs gathered afterwards know the
     /// pod of every rule that a running ADD made until then.
     pub async fn apply(&mut self, observed: &Observed, inputs: &Inputs) -> Report {
-        let wanted = HostState::wanted(inputs);
+        let wanted = self.wanted(inputs);
         let changes = wanted.changes(observed, &self.learned);
         let mut report = Report::default();
         report.problems.extend(changes.sets.conflicts.iter().map(ToString::to_string));
@@ -149,15 +170,29 @@ impl Gateway {
         report
     }
 
-    /// Takes all rules, chains and sets of ours off the host, in both kinds of iptables (non-primary mode, removal).
-    ///
-    /// # Errors
-    /// When a program fails; call it again.
-    pub async fn remove(&mut self) -> Result<()> {
+    async fn remove_firewall(&self) -> Result<()> {
         self.clean(self.backend).await?;
         if self.backend != Backend::Legacy || self.legacy_in_use {
             self.clean(self.backend.other()).await?;
         }
+        Ok(())
+    }
+
+    async fn remove_sets(&self) -> Result<()> {
+        let ours = self.read_sets().await?.0.ours;
+        let script: String = ours.keys().map(|name| format!("destroy {name}\n")).collect();
+        if !script.is_empty() {
+            self.tools.run("ipset", &["restore"], Some(&script)).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes all rules, chains and sets of ours off the host, in both kinds of iptables, and rules of policy routing.
+    ///
+    /// # Errors
+    /// When a program fails; call it again.
+    pub async fn remove(&mut self) -> Result<()> {
+        self.remove_firewall().await?;
         if let Some(netlink) = self.netlink.clone() {
             let mut report = Report::default();
             let observed = self.observe(&Inputs::default()).await?;
@@ -168,12 +203,7 @@ impl Gateway {
                 return Err(crate::firewall::Error::Failed { program: "netlink".into(), message: problem });
             }
         }
-        let ours = self.read_sets().await?.0.ours;
-        let script: String = ours.keys().map(|name| format!("destroy {name}\n")).collect();
-        if !script.is_empty() {
-            self.tools.run("ipset", &["restore"], Some(&script)).await?;
-        }
-        Ok(())
+        self.remove_sets().await
     }
 
     /// Routes before the rules that lead to them; rules go before the routes that they led to.
@@ -241,10 +271,11 @@ impl Gateway {
     /// # Errors
     /// When the host can't be read.
     pub async fn observe(&mut self, inputs: &Inputs) -> Result<Observed> {
-        let (sets, proxy_sets) = self.read_sets().await?;
-        self.proxy_sets = proxy_sets;
-        let mut rules = BTreeMap::new();
-        for family in inputs.families() {
+        let (mut sets, mut rules) = (crate::firewall::SavedSets::default(), BTreeMap::new());
+        if !self.routes_only {
+            (sets, self.proxy_sets) = self.read_sets().await?;
+        }
+        for family in inputs.families().into_iter().filter(|_| !self.routes_only) {
             let saved = self.tools.run(&self.backend.program(family, "save"), &[], None).await?;
             rules.insert(family, parse_rules(&saved));
         }

@@ -62,11 +62,11 @@ impl Inputs {
             .filter(|cidr| cidr.ready)
             .flat_map(|cidr| cidr.cidrs.iter().flat_map(|text| prefixes(text)))
             .collect();
-        let services = if ready.is_empty() {
-            prefixes(objects.service_cluster_ip_range)
-        } else {
-            ready.into_iter().collect()
-        };
+        // Family by family: a cluster on its way to dual stack may have an object for one only.
+        let told: BTreeSet<Family> = ready.iter().map(|cidr| Family::of(&cidr.addr())).collect();
+        let flag = prefixes(objects.service_cluster_ip_range);
+        let flag = flag.into_iter().filter(|cidr| !told.contains(&Family::of(&cidr.addr())));
+        let services = ready.iter().copied().chain(flag).collect();
         let others: Vec<_> = objects.nodes.iter().filter(|node| node.name != objects.node.name).collect();
         let other_node_ips: BTreeSet<IpAddr> =
             others.iter().flat_map(|node| node.internal_ips.iter().copied()).collect();
@@ -266,6 +266,13 @@ mod tests {
         assert_eq!(inputs.other_node_ips, BTreeSet::from(["172.30.0.12".parse().unwrap()]));
         assert_eq!(inputs.other_node_addresses.len(), 2);
         assert_eq!(Inputs::gather(objects(vec![&ready, &not_ready])).services, prefixes("10.100.0.0/16"));
+        let both =
+            Objects { service_cluster_ip_range: "10.96.0.0/12,fd00:96::/112", ..objects(vec![&ready]) };
+        assert_eq!(
+            Inputs::gather(both).services,
+            prefixes("10.100.0.0/16,fd00:96::/112"),
+            "family by family"
+        );
     }
 
     fn gathered(subnets: &[SubnetFacts], pods: &[PodFacts], labels: &[(&str, &str)]) -> Inputs {

@@ -47,6 +47,11 @@ impl HostState {
         }
     }
 
+    /// The same without sets and rules: routes alone.
+    pub(super) fn without_firewall(self) -> Self {
+        Self { sets: BTreeMap::new(), ipv4: None, ipv6: None, ..self }
+    }
+
     pub(super) fn rules(&self, family: Family) -> Option<&FamilyRules> {
         match family {
             Family::V4 => self.ipv4.as_ref(),

@@ -17,10 +17,13 @@ use std::io;
 use std::path::Path;
 
 pub use atomic::{Outcome, replace};
-pub use plugins::{Installed, install_plugins};
+pub use plugins::{Installed, install_kubectl, install_plugins};
 pub use sysctl::{enable_forwarding, loosen_reverse_path};
 
 use crate::firewall::Family;
+
+/// Where kubectl looks for its plugins; the node's, if that folder is mounted (node contract §5.2).
+const KUBECTL_FOLDER: &str = "/usr/local/bin";
 
 /// Installs the plugins from `source` into `plugins` and turns forwarding on for the families in `pod_ips`
 /// (the environment variable `POD_IPS`). Returns what was done, for the log.
@@ -31,6 +34,9 @@ pub fn prepare_node(source: &Path, plugins: &Path, pod_ips: &str) -> io::Result<
     let mut done = Vec::new();
     for installed in install_plugins(source, plugins)? {
         done.push(format!("plugin {}: {}", installed.name, installed.what));
+    }
+    if let Some(installed) = install_kubectl(source, Path::new(KUBECTL_FOLDER))? {
+        done.push(format!("kubectl plugin {}: {}", installed.name, installed.what));
     }
     for change in enable_forwarding(&families(pod_ips))? {
         done.push(format!("sysctl {change}"));

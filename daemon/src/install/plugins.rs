@@ -9,6 +9,9 @@ use super::atomic::{Outcome, replace};
 /// Replaced with every version.
 const OURS: &str = "kube-ovn";
 
+/// Installed only into a folder that is the node's.
+const KUBECTL: &str = "kubectl-ko";
+
 /// Installed only where the node has none: its owner chose their version. The image need not carry all of them.
 const COMMON: [&str; 4] = ["loopback", "portmap", "macvlan", "ipvlan"];
 
@@ -57,6 +60,39 @@ pub fn install_plugins(source: &Path, target: &Path) -> io::Result<Vec<Installed
     Ok(done)
 }
 
+/// Installs `kubectl-ko` into `target`, if that is the node's folder: in the image's own it is there already.
+///
+/// # Errors
+/// When it can't be written.
+pub fn install_kubectl(source: &Path, target: &Path) -> io::Result<Option<Installed>> {
+    if !is_mounted(target) { Ok(None) } else { copy_kubectl(source, target) }
+}
+
+/// Whether a folder is the root of a mount.
+fn is_mounted(folder: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let Some(parent) = folder.parent() else { return false };
+    match (fs::metadata(folder), fs::metadata(parent)) {
+        (Ok(own), Ok(parent)) => own.is_dir() && own.dev() != parent.dev(),
+        _ => false,
+    }
+}
+
+fn copy_kubectl(source: &Path, target: &Path) -> io::Result<Option<Installed>> {
+    let content = match fs::read(source.join(KUBECTL)) {
+        Ok(content) => content,
+        // An image without the tool.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let what = match replace(&target.join(KUBECTL), &content, 0o755)? {
+        Outcome::Unchanged => "up to date",
+        Outcome::ModeSet => "made executable",
+        Outcome::Written => "installed",
+    };
+    Ok(Some(Installed { name: KUBECTL, what }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,6 +119,25 @@ mod tests {
         let again = install_plugins(image.path(), node.path()).unwrap();
         assert!(again.contains(&Installed { name: "kube-ovn", what: "up to date" }));
         assert_eq!(fs::read_dir(node.path()).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn the_kubectl_plugin_is_put_into_the_nodes_folder_alone() {
+        let (image, node) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        assert_eq!(copy_kubectl(image.path(), node.path()).unwrap(), None, "none in the image");
+        fs::write(image.path().join("weir"), "tool").unwrap();
+        std::os::unix::fs::symlink("weir", image.path().join("kubectl-ko")).unwrap();
+        // A folder of the image: nothing is to be doubled there.
+        assert_eq!(install_kubectl(image.path(), node.path()).unwrap(), None);
+        assert!(
+            is_mounted(Path::new("/proc")) && !is_mounted(Path::new("/none")) && !is_mounted(Path::new("/"))
+        );
+        let done = |what| Some(Installed { name: "kubectl-ko", what });
+        assert_eq!(copy_kubectl(image.path(), node.path()).unwrap(), done("installed"));
+        assert_eq!(copy_kubectl(image.path(), node.path()).unwrap(), done("up to date"));
+        let file = node.path().join("kubectl-ko");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "tool", "the program, not the link");
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o755);
     }
 
     #[test]

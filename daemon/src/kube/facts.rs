@@ -19,6 +19,8 @@ pub struct PodFacts {
     pub name: String,
     /// UID: tells a pod from its successor of the same name.
     pub uid: String,
+    /// The UID by which kubelet and runtime know a static pod, whose mirror this is; else empty.
+    pub mirror_of: String,
     /// Annotations of the `kubernetes.io` family and Multus's.
     pub annotations: BTreeMap<String, String>,
     /// Being deleted.
@@ -28,6 +30,11 @@ pub struct PodFacts {
 }
 
 impl PodFacts {
+    /// Whether a call with this UID (`K8S_POD_UID`; empty when the runtime gives none) is about this pod.
+    pub fn is_called(&self, uid: &str) -> bool {
+        uid.is_empty() || uid == self.uid || uid == self.mirror_of
+    }
+
     /// The annotation `<provider>.kubernetes.io/<key>`, unless empty.
     pub fn annotation(&self, provider: &str, key: &str) -> Option<&str> {
         self.annotations
@@ -213,6 +220,7 @@ impl PodFacts {
             name: named(value)?,
             namespace: text(value, "/metadata/namespace"),
             uid: text(value, "/metadata/uid"),
+            mirror_of: text(value, "/metadata/annotations/kubernetes.io~1config.mirror"),
             annotations: map(value, "/metadata/annotations", |key| {
                 (key.contains(".kubernetes.io/") && !key.starts_with("kubectl.kubernetes.io/"))
                     || key.starts_with("kubevirt.io/")
@@ -341,6 +349,22 @@ mod tests {
         };
         assert_eq!(subnet(1), subnet(2));
         assert!(subnet(1).validated && !subnet(1).is_underlay() && subnet(1).in_default_vpc("ovn-cluster"));
+    }
+
+    /// The runtime calls a static pod by the UID that the kubelet made from its file; the API server gives the mirror
+    /// another one.
+    #[test]
+    fn a_static_pod_is_known_by_its_mirror() {
+        let pod = |annotations| {
+            let metadata = json!({"name": "p", "namespace": "n", "uid": "u-api", "annotations": annotations});
+            PodFacts::project(&json!({ "metadata": metadata })).unwrap()
+        };
+        let mirror =
+            pod(json!({"kubernetes.io/config.mirror": "u-file", "kubernetes.io/config.source": "file"}));
+        assert!(mirror.is_called("u-file") && mirror.is_called("u-api") && mirror.is_called(""));
+        assert!(!mirror.is_called("u-other"));
+        let usual = pod(json!({}));
+        assert!(usual.is_called("u-api") && usual.is_called("") && !usual.is_called("u-file"));
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub struct KubeError {
 }
 
 impl KubeError {
-    fn new(operation: &'static str, source: kube::Error) -> Self {
+    pub(super) fn new(operation: &'static str, source: kube::Error) -> Self {
         Self { operation, source: Box::new(source) }
     }
 }
@@ -60,7 +60,7 @@ pub async fn label_node(
 /// When the API server refuses or can't be reached.
 pub async fn ovn_eip_ready(client: &Client, name: &str, uid: &str) -> Result<(), KubeError> {
     let patch = json!({"metadata": {"uid": uid}, "status": {"ready": true}});
-    let resource = super::reflect::resource(crds::GROUP, "v1", "OvnEip", "ovn-eips");
+    let resource = super::cluster::resource(crds::GROUP, "v1", "OvnEip", "ovn-eips");
     Api::<kube::core::DynamicObject>::all_with(client.clone(), &resource)
         .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
         .await

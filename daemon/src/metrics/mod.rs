@@ -16,7 +16,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-pub use logs::CountingWriter;
+pub use logs::{CountingWriter, write_logs_to};
 
 use crate::plug::Stage;
 
@@ -278,8 +278,27 @@ mod tests {
         let metrics = Metrics::new("n1");
         metrics.operation("/api/v1/add", 200, Duration::from_millis(3));
         metrics.waited_for_gateway(Duration::from_millis(1));
+        metrics.ovs_request(true, Duration::from_millis(3));
+        metrics.rest_request("GET", "/api/v1/pods", "h", "200", Duration::from_millis(3));
+        let counted = crate::gateway::Counted {
+            subnet: "s".into(),
+            cidr: "10.16.0.0/16".into(),
+            direction: "ingress",
+            protocol: "IPv4",
+        };
+        metrics.subnet_gateways(&[(counted, (3, 300))].into(), &[]);
         let text = metrics.render();
         for name in [
+            "ovs_client_request_latency_milliseconds_bucket{le=\"4.0\",db=\"ovsdb\",method=\"transact\",code=\"0\"}",
+            "rest_client_request_latency_seconds_bucket{le=\"0.004\",verb=\"GET\",url=\"/api/v1/pods\"}",
+            "ovn_subnet_gateway_packets{hostname=\"n1\",subnet_name=\"s\",cidr=\"10.16.0.0/16\",direction=\"ingress\",protocol=\"IPv4\"} 3",
+            "ovn_subnet_gateway_packet_bytes{hostname=\"n1\",subnet_name=\"s\",cidr=\"10.16.0.0/16\",direction=\"ingress\",protocol=\"IPv4\"} 300",
+            "klog_lines_total{level=\"INFO\"}",
+            "klog_bytes_total{level=\"ERROR\"}",
+            // What this kernel has; all of them are in `system.rs`.
+            "ip_local_port_range{hostname=\"n1\",start=",
+            "dns_search_domain{hostname=\"n1\",additional=",
+            "checksum_err_count{hostname=\"n1\"}",
             "cni_op_latency_seconds_bucket{le=\"0.004\",node_name=\"n1\",method=\"/api/v1/add\",status_code=\"200\"}",
             "cni_wait_address_seconds_total{node_name=\"n1\"}",
             "cni_wait_route_seconds_total{node_name=\"n1\"}",

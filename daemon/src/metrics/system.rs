@@ -155,6 +155,9 @@ mod tests {
         file("sys/net/ipv4/ip_local_port_range", "32768\t60999\n");
         file("sys/net/ipv4/tcp_mtu_probing", "1\n");
         file("sys/net/ipv4/tcp_mem", "1\t2\t3\n");
+        file("sys/net/netfilter/nf_conntrack_tcp_be_liberal", "1\n");
+        file("sys/net/bridge/bridge-nf-call-iptables", "0\n");
+        file("sys/net/ipv6/route/max_size", "2147483647\n");
         file(
             "net/snmp",
             "Icmp: InMsgs InErrors InCsumErrors\nIcmp: 9 1 2\nUdp: InDatagrams InCsumErrors MemErrors\nUdp: 5 3 0\n",
@@ -172,6 +175,9 @@ mod tests {
             "tcp_mtu_probing{hostname=\"n1\"} 1",
             "tcp_mem{hostname=\"n1\",minimum=\"1\",pressure=\"2\",maximum=\"3\"} 1",
             "checksum_err_count{hostname=\"n1\"} 5",
+            "nf_conntrack_tcp_be_liberal{hostname=\"n1\"} 1",
+            "bridge_nf_call_iptables{hostname=\"n1\"} 0",
+            "max_size{hostname=\"n1\"} 2147483647",
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }

@@ -71,22 +71,24 @@ impl Netlink {
     /// # Errors
     /// When the kernel refuses the dump.
     pub async fn addresses(&self, index: Option<u32>) -> Result<Vec<Address>> {
-        let _dump = self.dumps.lock().await;
-        let mut request = self.handle.address().get();
-        if let Some(index) = index {
-            request = request.set_link_index_filter(index);
-        }
-        let mut stream = std::pin::pin!(request.execute());
-        let mut addresses = Vec::new();
-        while let Some(message) =
-            stream.try_next().await.map_err(|error| Error::netlink("list addresses", error))?
-        {
-            // Without strict checking the kernel ignores the filter.
-            if index.is_none_or(|index| index == message.header.index) {
-                addresses.extend(Address::from_message(&message));
+        self.dump(move |handle| async move {
+            let mut request = handle.address().get();
+            if let Some(index) = index {
+                request = request.set_link_index_filter(index);
             }
-        }
-        Ok(addresses)
+            let mut stream = std::pin::pin!(request.execute());
+            let mut addresses = Vec::new();
+            while let Some(message) =
+                stream.try_next().await.map_err(|error| Error::netlink("list addresses", error))?
+            {
+                // Without strict checking the kernel ignores the filter.
+                if index.is_none_or(|index| index == message.header.index) {
+                    addresses.extend(Address::from_message(&message));
+                }
+            }
+            Ok(addresses)
+        })
+        .await
     }
 
     /// Adds an address; one that is there is a success. `no_dad` skips

@@ -107,15 +107,17 @@ impl Netlink {
     /// # Errors
     /// When the kernel refuses the dump.
     pub async fn links(&self) -> Result<Vec<Link>> {
-        let _dump = self.dumps.lock().await;
-        let mut stream = std::pin::pin!(self.handle.link().get().execute());
-        let mut links = Vec::new();
-        while let Some(message) =
-            stream.try_next().await.map_err(|error| Error::netlink("list links", error))?
-        {
-            links.push(Link::from_message(&message));
-        }
-        Ok(links)
+        self.dump(|handle| async move {
+            let mut stream = std::pin::pin!(handle.link().get().execute());
+            let mut links = Vec::new();
+            while let Some(message) =
+                stream.try_next().await.map_err(|error| Error::netlink("list links", error))?
+            {
+                links.push(Link::from_message(&message));
+            }
+            Ok(links)
+        })
+        .await
     }
 
     /// The link of that name, if it exists.

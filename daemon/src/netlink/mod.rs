@@ -99,6 +99,21 @@ impl Netlink {
             .map_err(|source| Error::io("enter the namespace", source))?
     }
 
+    /// Runs a dump when the socket is free for one, and to its end even if nobody waits for it any more: the kernel
+    /// would refuse the next one while it still tells this one.
+    async fn dump<T, F>(&self, work: impl FnOnce(rtnetlink::Handle) -> F + Send + 'static) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let this = self.clone();
+        let task = tokio::spawn(async move {
+            let _dump = this.dumps.lock().await;
+            work(this.handle.clone()).await
+        });
+        task.await.map_err(|ended| Error::io("list what the kernel has", std::io::Error::other(ended)))?
+    }
+
     /// Sends a message that the library has no builder for, and waits for the kernel's word on it.
     async fn acknowledged(&self, message: RouteNetlinkMessage, flags: u16, operation: String) -> Result<()> {
         let mut request = NetlinkMessage::from(message);

@@ -171,18 +171,20 @@ impl Reachability {
 
     async fn entry(&self, index: u32, address: IpAddr) -> Result<Option<NeighbourMessage>> {
         let family = if address.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };
-        let _dump = self.netlink.dumps.lock().await;
-        let request = self.netlink.handle.neighbours().get().set_address_family(family);
-        let mut stream = std::pin::pin!(request.execute());
-        let mut found = None;
-        while let Some(entry) =
-            stream.try_next().await.map_err(|error| Error::netlink("list neighbours", error))?
-        {
-            if entry.header.ifindex == index && destination(&entry) == Some(address) {
-                found = Some(entry);
+        let work = move |handle: rtnetlink::Handle| async move {
+            let request = handle.neighbours().get().set_address_family(family);
+            let mut stream = std::pin::pin!(request.execute());
+            let mut found = None;
+            while let Some(entry) =
+                stream.try_next().await.map_err(|error| Error::netlink("list neighbours", error))?
+            {
+                if entry.header.ifindex == index && destination(&entry) == Some(address) {
+                    found = Some(entry);
+                }
             }
-        }
-        Ok(found)
+            Ok(found)
+        };
+        self.netlink.dump(work).await
     }
 
     async fn forget(&self, entry: Option<NeighbourMessage>) -> Result<()> {

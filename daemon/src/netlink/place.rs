@@ -17,22 +17,24 @@ impl Netlink {
     /// When the kernel refuses a dump.
     pub async fn carried(&self) -> Result<Carried> {
         let names = self.links().await?.into_iter().map(|link| (link.index, link.name)).collect();
-        let _dump = self.dumps.lock().await;
-        let error = |error| Error::netlink("list addresses", error);
-        let addresses: Vec<AddressMessage> =
-            self.handle.address().get().execute().try_collect().await.map_err(error)?;
-        let mut routes = Vec::new();
-        for version in [IpVersion::V4, IpVersion::V6] {
-            let message = match version {
-                IpVersion::V4 => RouteMessageBuilder::<std::net::Ipv4Addr>::new().build(),
-                IpVersion::V6 => RouteMessageBuilder::<std::net::Ipv6Addr>::new().build(),
-            };
-            let error = |error| Error::netlink("list routes", error);
-            let found: Vec<RouteMessage> =
-                self.handle.route().get(message).execute().try_collect().await.map_err(error)?;
-            routes.extend(found);
-        }
-        Ok(Carried { addresses, routes, names })
+        self.dump(|handle| async move {
+            let error = |error| Error::netlink("list addresses", error);
+            let addresses: Vec<AddressMessage> =
+                handle.address().get().execute().try_collect().await.map_err(error)?;
+            let mut routes = Vec::new();
+            for version in [IpVersion::V4, IpVersion::V6] {
+                let message = match version {
+                    IpVersion::V4 => RouteMessageBuilder::<std::net::Ipv4Addr>::new().build(),
+                    IpVersion::V6 => RouteMessageBuilder::<std::net::Ipv6Addr>::new().build(),
+                };
+                let error = |error| Error::netlink("list routes", error);
+                let found: Vec<RouteMessage> =
+                    handle.route().get(message).execute().try_collect().await.map_err(error)?;
+                routes.extend(found);
+            }
+            Ok(Carried { addresses, routes, names })
+        })
+        .await
     }
 
     /// Puts an address on a link, for ever; one that is there is a success.

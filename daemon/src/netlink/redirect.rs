@@ -73,24 +73,25 @@ impl Netlink {
         message.header.parent = INGRESS;
         let mut request = NetlinkMessage::from(RouteNetlinkMessage::GetTrafficFilter(message));
         request.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-        let _dump = self.dumps.lock().await;
-        let error = |error| Error::netlink(format!("list the filters of link {index}"), error);
-        let mut handle = self.handle.clone();
-        let mut stream = std::pin::pin!(handle.request(request).map_err(error)?);
-        let mut found = Vec::new();
-        while let Some(message) = stream.next().await {
-            match message.payload {
-                NetlinkPayload::Error(refused) => {
-                    return Err(error(rtnetlink::Error::NetlinkError(refused)));
+        self.dump(move |mut handle| async move {
+            let error = |error| Error::netlink(format!("list the filters of link {index}"), error);
+            let mut stream = std::pin::pin!(handle.request(request).map_err(error)?);
+            let mut found = Vec::new();
+            while let Some(message) = stream.next().await {
+                match message.payload {
+                    NetlinkPayload::Error(refused) => {
+                        return Err(error(rtnetlink::Error::NetlinkError(refused)));
+                    }
+                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewTrafficFilter(filter)) => {
+                        let priority = TcHandle::from(filter.header.info).major;
+                        found.push(Filter { priority, to: target(&filter) });
+                    }
+                    _ => {}
                 }
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewTrafficFilter(filter)) => {
-                    let priority = TcHandle::from(filter.header.info).major;
-                    found.push(Filter { priority, to: target(&filter) });
-                }
-                _ => {}
             }
-        }
-        Ok(found)
+            Ok(found)
+        })
+        .await
     }
 
     /// Whether somebody else filters what comes in by a link (the switch's policing does).

@@ -243,21 +243,23 @@ impl Netlink {
     /// # Errors
     /// When the kernel refuses the dump.
     pub async fn routes(&self) -> Result<Vec<Route>> {
-        let _dump = self.dumps.lock().await;
-        let mut routes = Vec::new();
-        for version in [IpVersion::V4, IpVersion::V6] {
-            let message = match version {
-                IpVersion::V4 => RouteMessageBuilder::<Ipv4Addr>::new().build(),
-                IpVersion::V6 => RouteMessageBuilder::<Ipv6Addr>::new().build(),
-            };
-            let mut stream = std::pin::pin!(self.handle.route().get(message).execute());
-            while let Some(message) =
-                stream.try_next().await.map_err(|error| Error::netlink("list routes", error))?
-            {
-                routes.extend(Route::from_message(&message));
+        self.dump(|handle| async move {
+            let mut routes = Vec::new();
+            for version in [IpVersion::V4, IpVersion::V6] {
+                let message = match version {
+                    IpVersion::V4 => RouteMessageBuilder::<Ipv4Addr>::new().build(),
+                    IpVersion::V6 => RouteMessageBuilder::<Ipv6Addr>::new().build(),
+                };
+                let mut stream = std::pin::pin!(handle.route().get(message).execute());
+                while let Some(message) =
+                    stream.try_next().await.map_err(|error| Error::netlink("list routes", error))?
+                {
+                    routes.extend(Route::from_message(&message));
+                }
             }
-        }
-        Ok(routes)
+            Ok(routes)
+        })
+        .await
     }
 
     /// Adds a route, or replaces the one of the same destination, metric and

@@ -93,17 +93,19 @@ impl Netlink {
     /// # Errors
     /// When the kernel refuses the dump.
     pub async fn rules(&self) -> Result<Vec<Rule>> {
-        let _dump = self.dumps.lock().await;
-        let mut rules = Vec::new();
-        for version in [IpVersion::V4, IpVersion::V6] {
-            let mut stream = std::pin::pin!(self.handle.rule().get(version).execute());
-            while let Some(message) =
-                stream.try_next().await.map_err(|error| Error::netlink("list rules", error))?
-            {
-                rules.extend(Rule::from_message(&message));
+        self.dump(|handle| async move {
+            let mut rules = Vec::new();
+            for version in [IpVersion::V4, IpVersion::V6] {
+                let mut stream = std::pin::pin!(handle.rule().get(version).execute());
+                while let Some(message) =
+                    stream.try_next().await.map_err(|error| Error::netlink("list rules", error))?
+                {
+                    rules.extend(Rule::from_message(&message));
+                }
             }
-        }
-        Ok(rules)
+            Ok(rules)
+        })
+        .await
     }
 
     /// Adds a rule; one that is there is a success.

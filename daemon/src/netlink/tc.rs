@@ -133,22 +133,25 @@ impl Netlink {
     /// When the kernel refuses the dump.
     pub async fn qdiscs(&self, index: u32) -> Result<Vec<Qdisc>> {
         let wanted = signed(index)?;
-        let _dump = self.dumps.lock().await;
-        let error = |error| Error::netlink(format!("list the queueing disciplines of link {index}"), error);
-        let mut stream = std::pin::pin!(self.handle.qdisc().get().index(wanted).execute());
-        let mut found = Vec::new();
-        while let Some(message) = stream.try_next().await.map_err(error)? {
-            // The kernel lists those of all links.
-            if message.header.index == wanted {
-                found.push(Qdisc {
-                    kind: kind_of(&message).to_owned(),
-                    major: message.header.handle.major,
-                    root: message.header.parent == TcHandle::ROOT,
-                    tbf: if kind_of(&message) == "tbf" { Tbf::read(&message) } else { None },
-                });
+        self.dump(move |handle| async move {
+            let error =
+                |error| Error::netlink(format!("list the queueing disciplines of link {index}"), error);
+            let mut stream = std::pin::pin!(handle.qdisc().get().index(wanted).execute());
+            let mut found = Vec::new();
+            while let Some(message) = stream.try_next().await.map_err(error)? {
+                // The kernel lists those of all links.
+                if message.header.index == wanted {
+                    found.push(Qdisc {
+                        kind: kind_of(&message).to_owned(),
+                        major: message.header.handle.major,
+                        root: message.header.parent == TcHandle::ROOT,
+                        tbf: if kind_of(&message) == "tbf" { Tbf::read(&message) } else { None },
+                    });
+                }
             }
-        }
-        Ok(found)
+            Ok(found)
+        })
+        .await
     }
 
     /// Ceiling, in bytes a second, of the `htb` class `1:<minor>` of a link; ovs-vswitchd gives queue n class n + 1.
@@ -157,21 +160,23 @@ impl Netlink {
     /// When the kernel refuses the dump.
     pub async fn htb_ceiling(&self, index: u32, minor: u16) -> Result<Option<u64>> {
         let wanted = signed(index)?;
-        let _dump = self.dumps.lock().await;
-        let error = |error| Error::netlink(format!("list the traffic classes of link {index}"), error);
-        let mut stream = std::pin::pin!(self.handle.traffic_class(wanted).get().execute());
-        let mut found = None;
-        while let Some(message) = stream.try_next().await.map_err(error)? {
-            if message.header.index == wanted
-                && message.header.handle == (TcHandle { major: 1, minor })
-                && kind_of(&message) == "htb"
-            {
-                found = option(&message, TCA_HTB_CEIL64)
-                    .and_then(|bytes| long(&bytes))
-                    .or_else(|| word(&option(&message, TCA_HTB_PARMS)?, RATESPEC + RATE_AT).map(u64::from));
+        self.dump(move |handle| async move {
+            let error = |error| Error::netlink(format!("list the traffic classes of link {index}"), error);
+            let mut stream = std::pin::pin!(handle.traffic_class(wanted).get().execute());
+            let mut found = None;
+            while let Some(message) = stream.try_next().await.map_err(error)? {
+                if message.header.index == wanted
+                    && message.header.handle == (TcHandle { major: 1, minor })
+                    && kind_of(&message) == "htb"
+                {
+                    found = option(&message, TCA_HTB_CEIL64).and_then(|bytes| long(&bytes)).or_else(|| {
+                        word(&option(&message, TCA_HTB_PARMS)?, RATESPEC + RATE_AT).map(u64::from)
+                    });
+                }
             }
-        }
-        Ok(found)
+            Ok(found)
+        })
+        .await
     }
 
     /// Puts a token bucket at the root of a link, or changes it.

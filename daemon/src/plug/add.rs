@@ -91,19 +91,24 @@ impl Plugger {
             // Nobody reads the events of a pod that goes.
             Err(_) if known.is_none_or(|pod| pod.deleting) => {}
             Err(error) => {
-                let message = format!(
-                    "stage={} error={} provider={} interface={} node={} remedy={}",
-                    error.stage.as_str(),
-                    redact(&error.message, request),
-                    request.provider,
-                    request.if_name,
-                    self.node,
-                    redact(&error.clone().about(request).remedy, request)
-                );
+                let message = self.failure(error, request);
                 self.recorder.record(pod, EventType::Warning, "PodNetworkConfigureFailed", message);
             }
         }
         result.map(|(response, _)| response).map_err(|error| error.about(request))
+    }
+
+    /// What an event says of a failure (node contract §2.2), with the remedy behind it.
+    pub(super) fn failure(&self, error: &PlugError, request: &CniRequest) -> String {
+        format!(
+            "stage={} error={} provider={} interface={} node={} remedy={}",
+            error.stage.as_str(),
+            redact(&error.message, request),
+            request.provider,
+            request.if_name,
+            self.node,
+            redact(&error.clone().about(request).remedy, request)
+        )
     }
 
     async fn try_add(&self, request: &CniRequest) -> Result<(CniResponse, Wanted), PlugError> {
@@ -112,9 +117,8 @@ impl Plugger {
         let running = self.locks.running(&request.container_id, &request.if_name);
         let bound = self.bound_subnet(request)?;
         let mut phase = Phases::start(&request.container_id);
-        let deadline = tokio::time::Instant::now() + self.patience.annotations;
-        let mut wanted = tokio::select! {
-            wanted = self.wait_ready(request, deadline) => wanted?,
+        let (mut wanted, deadline) = tokio::select! {
+            ready = self.wait_ready(request) => ready?,
             () = running.cancelled.cancelled() => return Err(unwanted()),
         };
         if wanted.subnet.is_empty() {
@@ -313,7 +317,8 @@ impl Plugger {
         let end = PodEnd { netlink: &container.netlink, index: link.index, mtu: link.mtu };
         self.hold_limits(pod, &target.port, end, target.userspace, &target.wanted.qos).await;
         for rule in &target.rules {
-            self.host.netlink.add_rule(&rule.to_netlink()).await.map_err(failed)?;
+            let added = self.host.netlink.add_rule(&rule.to_netlink()).await;
+            added.map_err(|error| PlugError::new(Stage::Egress, error.to_string()))?;
         }
         let (mac, addresses) = (target.interface.mac, &target.interface.addresses);
         if let Some(patch) = target.localnet.as_deref().filter(|_| target.detect) {

@@ -43,7 +43,7 @@ impl Plugger {
                 }
                 Ok(()) => {}
                 Err(error) => {
-                    let message = format!("stage={} node={}", error.stage.as_str(), self.node);
+                    let message = self.failure(error, request);
                     self.recorder.record(object, EventType::Warning, "PodNetworkRemoveFailed", message);
                 }
             }

@@ -29,6 +29,8 @@ pub enum Stage {
     EncapIp,
     /// The interface itself.
     ConfigureNic,
+    /// Routing rules of the subnet's egress gateway.
+    Egress,
     /// The default route of a delegating plugin.
     RemoveDefaultRoute,
     /// Removal of the interface.
@@ -51,6 +53,7 @@ impl Stage {
             Self::Mtu => "mtu",
             Self::EncapIp => "encap-ip",
             Self::ConfigureNic => "configure-nic",
+            Self::Egress => "egress",
             Self::RemoveDefaultRoute => "remove-default-route",
             Self::DeleteNic => "delete-nic",
         }
@@ -76,7 +79,7 @@ impl Stage {
                 "see `kubectl get subnets` and the annotation logical_switch of the pod".into()
             }
             Self::Mtu | Self::EncapIp => "see `weir status` of the node agent, or its /readyz".into(),
-            Self::ConfigureNic | Self::RemoveDefaultRoute | Self::DeleteNic => {
+            Self::ConfigureNic | Self::Egress | Self::RemoveDefaultRoute | Self::DeleteNic => {
                 "the runtime tries again; if it stays, see the logs of kube-ovn-cni and ovs-vswitchd on this node".into()
             }
         }
@@ -204,6 +207,7 @@ mod tests {
             Stage::Mtu,
             Stage::EncapIp,
             Stage::ConfigureNic,
+            Stage::Egress,
             Stage::RemoveDefaultRoute,
             Stage::DeleteNic,
         ] {

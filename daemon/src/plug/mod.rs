@@ -39,7 +39,7 @@ pub use error::{PlugError, Stage};
 pub use locks::Locks;
 
 use crate::hostnet::HostNet;
-use crate::kube::{Cluster, Recorder};
+use crate::kube::{Cluster, PodLookup, Recorder};
 use crate::metrics::Metrics;
 use crate::ovs::Ovs;
 
@@ -60,10 +60,13 @@ const AT_ONCE: usize = 128;
 /// How long calls wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// For the pod's address and route, together.
-    pub annotations: Duration,
-    /// For a pod that a loaded watch does not know; not longer than the above.
+    /// For a pod that exists to come by the watch, which lags on a busy machine.
+    pub watch: Duration,
+    /// Until the API server is asked whether a pod that the watch does not know exists; doubled from question to
+    /// question, up to [`ASK_AT_LEAST`].
     pub unknown_pod: Duration,
+    /// For the pod's address and route, together, once the pod is known.
+    pub annotations: Duration,
     /// For `ovn-installed`.
     pub installed: Duration,
     /// For an answer of the gateways.
@@ -72,11 +75,16 @@ pub struct Patience {
     pub unique: Duration,
 }
 
+/// The longest pause between two questions about an unknown pod (node contract §2.4: every 5 s).
+const ASK_AT_LEAST: Duration = Duration::from_secs(5);
+
+// All of it together stays below what the CNI executable waits (`cni::plugin::ADD_TIMEOUT`), and that below kubelet's.
 impl Default for Patience {
     fn default() -> Self {
         Self {
+            watch: Duration::from_secs(30),
+            unknown_pod: Duration::from_millis(500),
             annotations: Duration::from_secs(20),
-            unknown_pod: Duration::from_secs(5),
             installed: Duration::from_secs(30),
             // A burst of hundreds of pods keeps the switch busy for seconds; Kube-OVN asks 200 times, a second apart.
             gateway: Duration::from_secs(20),
@@ -103,6 +111,8 @@ pub struct Plugger {
     pub metrics: Arc<Metrics>,
     /// How long to wait.
     pub patience: Patience,
+    /// Asks for pods that the watch does not know; without it such pods are just waited for.
+    pub lookup: Option<PodLookup>,
     /// Look for other owners of addresses on underlay subnets.
     pub detect_conflicts: bool,
     /// Ports made ready ahead of ADD.
@@ -157,6 +167,7 @@ impl Plugger {
             recorder,
             metrics,
             patience,
+            lookup: None,
             detect_conflicts: true,
             prepared: prepared::Prepared::default(),
             at_once: tokio::sync::Semaphore::new(AT_ONCE),
@@ -188,3 +199,17 @@ pub const PROVIDER: &str = "cni_provider";
 /// External id that holds the routes of the network configuration, as JSON:
 /// the interface may have to be made again (Weir's addition).
 pub const ROUTES: &str = "cni_routes";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who waits longest gives up last: the agent answers in words before the executable stops listening.
+    #[test]
+    fn all_waits_of_an_add_end_before_its_caller_gives_up() {
+        let Patience { watch, unknown_pod: _, annotations, installed, gateway, unique } = Patience::default();
+        assert!(watch + annotations + installed + gateway + unique < cni::plugin::ADD_TIMEOUT);
+        // Kubelet waits four minutes for a sandbox (twice its runtime-request-timeout).
+        assert!(cni::plugin::ADD_TIMEOUT < Duration::from_secs(240));
+    }
+}

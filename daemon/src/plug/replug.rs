@@ -25,7 +25,7 @@ use super::target::Target;
 use super::wanted::{NicKind, Readiness, readiness};
 use super::{CONTAINER_ID, IF_NAME, Plugger, port};
 use crate::changes::Changes;
-use crate::kube::{EventType, ObjectRef};
+use crate::kube::{EventType, ObjectRef, PodFacts};
 use crate::netlink::{Change, Netlink};
 use crate::ovs::{Interface, View, plan};
 use crate::sys::Namespace;
@@ -152,9 +152,8 @@ impl Plugger {
         {
             return Ok(false);
         }
-        let same = |uid: &str| request.pod_uid.is_empty() || uid == request.pod_uid;
-        let pod = self.pod(request).filter(|pod| !pod.deleting && !pod.finished && same(&pod.uid));
-        let Some(pod) = pod else { return Ok(false) };
+        let alive = |pod: &Arc<PodFacts>| !pod.deleting && !pod.finished && pod.is_called(&request.pod_uid);
+        let Some(pod) = self.pod(request).filter(alive) else { return Ok(false) };
         let wanted = match readiness(request, &pod) {
             // An annotation that was changed since is obeyed by the pod's successor.
             Readiness::Ready(mut wanted) => {

@@ -1,10 +1,12 @@
 //! Datagrams with the hop limit that they came with.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
-use socket2::{SockAddr, Socket};
+use nix::cmsg_space;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
+use socket2::Socket;
 
 /// A datagram: its length (what does not fit is cut off), who sent it, and its TTL or hop limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +24,6 @@ pub struct Datagram {
 /// # Errors
 /// As `setsockopt`.
 pub fn tell_hops(socket: &Socket, v4: bool) -> io::Result<()> {
-    use nix::sys::socket::{setsockopt, sockopt};
     let set = if v4 {
         setsockopt(socket, sockopt::Ipv4RecvTtl, &true)
     } else {
@@ -36,46 +37,25 @@ pub fn tell_hops(socket: &Socket, v4: bool) -> io::Result<()> {
 /// # Errors
 /// `WouldBlock` when there is none, else as `recvmsg`.
 pub fn receive_with_hops(socket: &impl AsRawFd, buffer: &mut [u8]) -> io::Result<Datagram> {
-    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // Aligned as control messages have to be; room for a few of them.
-    let mut control = [0u64; 16];
-    // SAFETY: `msghdr` is plain old data; all-zero is a valid value.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut vector;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control) as _;
-    let mut read = |storage: *mut libc::c_void, length: *mut libc::socklen_t| {
-        message.msg_name = storage;
-        // SAFETY: the caller gives a valid pointer to the length of its storage.
-        message.msg_namelen = unsafe { *length };
-        // SAFETY: every buffer that the message names outlives the call, with the lengths given.
-        let read = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
-        // SAFETY: as above.
-        unsafe { *length = message.msg_namelen };
-        usize::try_from(read).map_err(|_| io::Error::last_os_error())
-    };
-    // SAFETY: `read` fills the storage with an address and sets its length, or fails.
-    let (length, from) = unsafe { SockAddr::try_init(|storage, length| read(storage.cast(), length)) }?;
-    let mut hops = None;
-    // SAFETY: the kernel wrote `msg_controllen` bytes of well-formed control messages.
-    let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-    while !next.is_null() {
-        // SAFETY: not null, so within the control buffer.
-        let header = unsafe { *next };
-        let tells = matches!(
-            (header.cmsg_level, header.cmsg_type),
-            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT)
-        );
-        if tells {
-            // SAFETY: these two carry an int, maybe unaligned.
-            let value = unsafe { libc::CMSG_DATA(next).cast::<libc::c_int>().read_unaligned() };
-            hops = u32::try_from(value).ok();
+    let mut vector = [IoSliceMut::new(buffer)];
+    let mut control = cmsg_space!(libc::c_int, libc::c_int);
+    let message = recvmsg::<SockaddrStorage>(
+        socket.as_raw_fd(),
+        &mut vector,
+        Some(&mut control),
+        MsgFlags::MSG_DONTWAIT,
+    )?;
+    let hops = message.cmsgs()?.find_map(|told| match told {
+        ControlMessageOwned::Ipv4Ttl(hops) | ControlMessageOwned::Ipv6HopLimit(hops) => {
+            u32::try_from(hops).ok()
         }
-        // SAFETY: as the first.
-        next = unsafe { libc::CMSG_NXTHDR(&raw const message, next) };
-    }
-    Ok(Datagram { length, from: from.as_socket(), hops })
+        _ => None,
+    });
+    let from = message.address.as_ref().and_then(|from| {
+        let v4 = from.as_sockaddr_in().map(|from| SocketAddr::V4((*from).into()));
+        v4.or_else(|| from.as_sockaddr_in6().map(|from| SocketAddr::V6((*from).into())))
+    });
+    Ok(Datagram { length: message.bytes, from, hops })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! network namespaces ([`Namespace`]; entered only on short-lived helper
 //! threads, because a thread's namespace sticks to it), the ethtool ioctl
 //! (checksum offload), raw Ethernet frames (address announcements), sysctl
-//! files of another namespace, hop limits of datagrams, counts of legacy packet-filter tables, and the
+//! files of another namespace, hop limits of datagrams (safe, beside the frames), counts of legacy packet-filter tables, and the
 //! allocator's limits. Nothing here knows Kubernetes or OVS.
 #![allow(unsafe_code)]
 

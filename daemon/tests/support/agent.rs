@@ -170,7 +170,9 @@ impl Machine {
         });
         std::fs::write(self.file("kubeconfig"), kubeconfig.to_string()).unwrap();
         let log = std::fs::File::options().create(true).append(true).open(self.file("agent.log")).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kube-ovn-daemon"));
+        // Another build of it, to be measured.
+        let agent = std::env::var_os("WEIR_AGENT");
+        let mut command = Command::new(agent.unwrap_or_else(|| env!("CARGO_BIN_EXE_kube-ovn-daemon").into()));
         command
             .arg("--iface=eth1")
             .arg(format!("--ovs-socket={}", self.server.socket().display()))
@@ -271,14 +273,17 @@ impl Machine {
 
     /// Lets the controller have routed a pod.
     pub fn route_pod(&self, pod: &PodFacts) {
-        self.api.put(
-            "pods",
-            json!({
-                "metadata": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "annotations": pod.annotations},
-                "status": {"phase": "Pending"},
-            }),
-        );
+        self.api.put("pods", pod_object(pod));
     }
+}
+
+/// A pod of this node as the API server has it.
+pub fn pod_object(pod: &PodFacts) -> serde_json::Value {
+    json!({
+        "metadata": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "annotations": pod.annotations},
+        "spec": {"nodeName": "n1", "containers": []},
+        "status": {"phase": "Pending"},
+    })
 }
 
 fn node_object() -> serde_json::Value {

@@ -37,6 +37,8 @@ struct Objects {
     history: Vec<(u64, String, Value)>,
     /// Events that the agent created.
     events: Vec<Value>,
+    /// Single objects that it asked for: plural and `namespace/name`.
+    asked: Vec<(String, String)>,
     /// What it asked for: plural and query of each list and watch.
     queries: Vec<(String, String)>,
 }
@@ -87,7 +89,8 @@ impl FakeApi {
         let api = Self(Arc::new(inner));
         let router = Router::new()
             .route("/api/v1/{plural}", get(list_core))
-            .route("/apis/{group}/v1/{plural}", get(list_group))
+            .route("/apis/{group}/v1/{plural}", get(list_group).post(review))
+            .route("/api/v1/namespaces/{namespace}/pods/{name}", get(get_pod))
             .route("/api/v1/nodes/{name}", patch(patch_node))
             .route("/api/v1/nodes/{name}/status", patch(patch_node))
             .route("/apis/{group}/v1/{plural}/{name}/status", patch(patch_object))
@@ -133,6 +136,29 @@ impl FakeApi {
             state.history.push((version, plural.to_owned(), event.clone()));
             let _ = self.0.events.send((plural.to_owned(), event));
         }
+    }
+
+    /// Has an object without telling the watches of it, until it is [`FakeApi::put`].
+    pub fn put_silently(&self, plural: &str, object: Value) {
+        self.0.state.lock().unwrap().objects.insert((plural.to_owned(), key(&object)), object);
+    }
+
+    /// How often a single object was asked for.
+    pub fn asked(&self, plural: &str, name: &str) -> usize {
+        let state = self.0.state.lock().unwrap();
+        state.asked.iter().filter(|(of, object)| of == plural && object == name).count()
+    }
+
+    /// Waits until a single object was asked for so often.
+    pub async fn wait_asked(&self, plural: &str, name: &str, times: usize) {
+        let asked = || self.asked(plural, name);
+        for _ in 0..1200 {
+            if asked() >= times {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("{plural} {name}: asked for {} times, not {times}", asked());
     }
 
     /// An object as it is now.
@@ -220,6 +246,45 @@ async fn list_group(
     RawQuery(query): RawQuery,
 ) -> Response {
     api.list(&plural, query.as_deref().unwrap_or_default())
+}
+
+/// Token `good` is `monitor`, who may read `/metrics`; `poor` is somebody who may not.
+async fn review(
+    State(api): State<FakeApi>,
+    Path((_, plural)): Path<(String, String)>,
+    body: Bytes,
+) -> Response {
+    let mut review: Value = serde_json::from_slice(&body).unwrap();
+    review["status"] = match plural.as_str() {
+        "tokenreviews" => match review["spec"]["token"].as_str() {
+            Some("good") => json!({"authenticated": true, "user": {"username": "monitor", "groups": ["g"]}}),
+            Some("poor") => json!({"authenticated": true, "user": {"username": "somebody"}}),
+            _ => json!({"authenticated": false}),
+        },
+        "subjectaccessreviews" => {
+            let spec = &review["spec"];
+            let asked = &spec["nonResourceAttributes"];
+            json!({"allowed": spec["user"] == "monitor" && spec["groups"] == json!(["g"])
+                && *asked == json!({"path": "/metrics", "verb": "get"})})
+        }
+        _ => return StatusCode::NOT_FOUND.into_response(),
+    };
+    api.0.state.lock().unwrap().asked.push((plural, String::new()));
+    (StatusCode::CREATED, axum::Json(review)).into_response()
+}
+
+async fn get_pod(State(api): State<FakeApi>, Path((namespace, name)): Path<(String, String)>) -> Response {
+    let id = ("pods".to_owned(), format!("{namespace}/{name}"));
+    let mut state = api.0.state.lock().unwrap();
+    state.asked.push(id.clone());
+    match state.objects.get(&id) {
+        Some(pod) => axum::Json(pod.clone()).into_response(),
+        None => {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound",
+                "message": format!("pods {name:?} not found"), "code": 404});
+            (StatusCode::NOT_FOUND, axum::Json(status)).into_response()
+        }
+    }
 }
 
 async fn patch_node(State(api): State<FakeApi>, Path(name): Path<String>, body: Bytes) -> Response {

@@ -205,7 +205,8 @@ fn new_plugger(
         Arc::new(Metrics::new("n1")),
         Patience {
             annotations: Duration::from_secs(20),
-            unknown_pod: Duration::from_secs(20),
+            watch: Duration::from_secs(20),
+            unknown_pod: Duration::from_millis(500),
             installed: Duration::from_secs(20),
             gateway: Duration::from_secs(20),
             unique: Duration::from_secs(20),

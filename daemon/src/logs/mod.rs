@@ -4,9 +4,13 @@
 //! level. `WEIR_LOG` filters, `WEIR_LOG_FORMAT=json` makes objects of the lines, klog's `-v` of 4 and more shows debug
 //! messages.
 
+mod file;
+
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tracing_subscriber::EnvFilter;
+
+pub use file::LogFile;
 
 use crate::flags::Flags;
 
@@ -39,6 +43,18 @@ fn default_filter(flags: &Flags) -> String {
 
 /// Starts to log. Called once, by the executable.
 pub fn start(flags: &Flags) {
+    let file = LogFile::of(flags);
+    let problem = file.as_ref().err().map(ToString::to_string);
+    // Without its file the log is not to be lost.
+    let stderr = flags.klog.to_stderr() || !matches!(file, Ok(Some(_)));
+    crate::metrics::write_logs_to(file.ok().flatten(), stderr);
+    install(flags);
+    if let Some(error) = problem {
+        tracing::warn!(error, "the log file can't be written; logs go to standard error");
+    }
+}
+
+fn install(flags: &Flags) {
     let default = default_filter(flags);
     let filter = EnvFilter::try_new(&default).unwrap_or_else(|_| EnvFilter::new("info"));
     let logs = tracing_subscriber::fmt()

@@ -1,0 +1,76 @@
+//! Pods asked for by name, where the watch does not tell of one.
+//!
+//! In: namespace and name. Out: what decides whether waiting for the watch makes sense. The answer is the API server's
+//! own (a read without a resource version is never older than the question), so that "no such pod" is final.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::api::Api;
+use tokio::sync::Semaphore;
+
+use super::patch::KubeError;
+
+/// Questions on their way at the same time: a burst of pods must not become a burst of requests.
+const AT_ONCE: usize = 8;
+/// For one answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A pod as the API server has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundPod {
+    /// UID.
+    pub uid: String,
+    /// Node that it is bound to; empty while it is not.
+    pub node: String,
+    /// It uses the node's own network.
+    pub host_network: bool,
+    /// UID of the static pod whose mirror it is, see [`super::PodFacts::mirror_of`].
+    pub mirror_of: String,
+}
+
+/// Asks for single pods.
+#[derive(Clone)]
+pub struct PodLookup {
+    client: Client,
+    at_once: Arc<Semaphore>,
+}
+
+impl PodLookup {
+    /// Over a client of the API server.
+    pub fn new(client: Client) -> Self {
+        Self { client, at_once: Arc::new(Semaphore::new(AT_ONCE)) }
+    }
+
+    /// The pod of that name; `None` if there is none.
+    ///
+    /// # Errors
+    /// When the API server refuses or does not answer in time: then nothing is known.
+    pub async fn pod(&self, namespace: &str, name: &str) -> Result<Option<FoundPod>, KubeError> {
+        // The semaphore is never closed.
+        let _permit = self.at_once.acquire().await.ok();
+        let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
+        let answer = tokio::time::timeout(PATIENCE, pods.get_opt(name)).await;
+        let late = |_| kube::Error::Service("no answer in time".into());
+        let pod = answer
+            .map_err(late)
+            .and_then(|answer| answer)
+            .map_err(|error| KubeError::new("ask for the pod", error))?;
+        Ok(pod.map(|pod| {
+            let spec = pod.spec.unwrap_or_default();
+            let mirror_of = pod
+                .metadata
+                .annotations
+                .and_then(|mut all| all.remove("kubernetes.io/config.mirror"))
+                .unwrap_or_default();
+            FoundPod {
+                uid: pod.metadata.uid.unwrap_or_default(),
+                node: spec.node_name.unwrap_or_default(),
+                host_network: spec.host_network.unwrap_or_default(),
+                mirror_of,
+            }
+        }))
+    }
+}
