@@ -337,11 +337,11 @@ impl Flags {
             "enable-pprof",
             "use `perf` on the process; there are no profiling endpoints",
         );
+        let terms = !self.tls_min_version.is_empty()
+            || !self.tls_max_version.is_empty()
+            || !self.tls_cipher_suites.is_empty();
         check(
-            !self.secure_serving
-                && !(self.tls_min_version.is_empty()
-                    && self.tls_max_version.is_empty()
-                    && self.tls_cipher_suites.is_empty()),
+            terms && !self.secure_serving,
             "tls-min-version, tls-max-version, tls-cipher-suites",
             "metrics are served without TLS; add --secure-serving",
         );

@@ -43,12 +43,14 @@ fn own_port(view: &View, request: &CniRequest) -> Option<Interface> {
 /// Where an ADD's time goes, for the debug log.
 pub(super) struct Phases<'a> {
     container: &'a str,
+    begun: Instant,
     last: Instant,
 }
 
 impl<'a> Phases<'a> {
     pub(super) fn start(container: &'a str) -> Self {
-        Self { container, last: Instant::now() }
+        let now = Instant::now();
+        Self { container, begun: now, last: now }
     }
 
     pub(super) fn done(&mut self, phase: &str) {
@@ -154,7 +156,7 @@ impl Plugger {
         let abandoned = self.abandoned(request, &wanted.pod_uid, &running);
         // The semaphore is never closed; without a permit the call would go on all the same.
         let _permit = self.at_once.acquire().await.ok();
-        match self.plug(&target, &namespace, &mut made, abandoned).await {
+        match self.plug(&target, &namespace, &mut made, abandoned, &mut phase).await {
             Ok((mtu, routes, host)) => {
                 self.own.made(&port::spec(&target), request);
                 let answer = answer(&wanted, &wanted.if_name, i64::from(mtu), routes);
@@ -208,12 +210,13 @@ impl Plugger {
         namespace: &Namespace,
         made: &mut Made,
         abandoned: impl Future<Output = PlugError>,
+        phase: &mut Phases<'_>,
     ) -> Result<(u32, Vec<cni::api::Route>, Option<HostEnd>), PlugError> {
-        let mut phase = Phases::start(&target.request.container_id);
-        let mut plugged = self.make(target, namespace, made, &mut phase).await?;
+        phase.done("queue");
+        let mut plugged = self.make(target, namespace, made, phase).await?;
         tokio::pin!(abandoned);
         tokio::select! {
-            finished = self.finish(target, namespace, &mut plugged, &mut phase) => finished?,
+            finished = self.finish(target, namespace, &mut plugged, phase) => finished?,
             error = &mut abandoned => return Err(error),
         }
         let (container, link) = plugged;
@@ -329,7 +332,7 @@ impl Plugger {
             conflict::wait_preferred(namespace, container, link, &all, self.patience.unique).await?;
             phase.done("unique");
         }
-        self.check_gateways(target, container, link).await?;
+        self.check_gateways(target, container, link, phase.begun).await?;
         phase.done("gateway");
         if let Some(announcement) = container.announcement(link, mac, addresses) {
             self.announce(announcement);
@@ -342,11 +345,12 @@ impl Plugger {
         target: &Target<'_>,
         container: &mut Container,
         link: &Link,
+        begun: Instant,
     ) -> Result<(), PlugError> {
         if target.check == GatewayCheck::Off {
             return Ok(());
         }
-        let patience = target.check.patience(self.patience.gateway);
+        let patience = target.check.patience(self.patience.for_gateway(begun.elapsed()));
         let started = Instant::now();
         let silent = container.silent_gateways(link, &target.gateways, patience).await?;
         self.metrics.waited_for_gateway(started.elapsed());

@@ -73,12 +73,24 @@ pub struct Patience {
     pub gateway: Duration,
     /// For the kernel's verdict that IPv6 addresses are unique.
     pub unique: Duration,
+    /// For all of an ADD: less than its caller waits, or nobody would read why it failed.
+    pub whole: Duration,
+}
+
+impl Patience {
+    /// How long the gateways, which come last, may be silent when a call has run for `spent` already. Never nothing: a
+    /// question takes a moment.
+    fn for_gateway(&self, spent: Duration) -> Duration {
+        self.whole
+            .saturating_sub(spent)
+            .clamp(Duration::from_secs(1), self.gateway.max(Duration::from_secs(1)))
+    }
 }
 
 /// The longest pause between two questions about an unknown pod (node contract §2.4: every 5 s).
 const ASK_AT_LEAST: Duration = Duration::from_secs(5);
 
-// All of it together stays below what the CNI executable waits (`cni::plugin::ADD_TIMEOUT`), and that below kubelet's.
+// `whole` stays below what the CNI executable waits (`cni::plugin::ADD_TIMEOUT`), and that below kubelet's.
 impl Default for Patience {
     fn default() -> Self {
         Self {
@@ -86,9 +98,11 @@ impl Default for Patience {
             unknown_pod: Duration::from_millis(500),
             annotations: Duration::from_secs(20),
             installed: Duration::from_secs(30),
-            // A burst of hundreds of pods keeps the switch busy for seconds; Kube-OVN asks 200 times, a second apart.
-            gateway: Duration::from_secs(20),
+            // A burst of hundreds of pods keeps the switch of a busy machine busy for a minute; Kube-OVN asks 200 times,
+            // a second apart.
+            gateway: Duration::from_secs(60),
             unique: Duration::from_secs(5),
+            whole: Duration::from_secs(100),
         }
     }
 }
@@ -207,8 +221,13 @@ mod tests {
     /// Who waits longest gives up last: the agent answers in words before the executable stops listening.
     #[test]
     fn all_waits_of_an_add_end_before_its_caller_gives_up() {
-        let Patience { watch, unknown_pod: _, annotations, installed, gateway, unique } = Patience::default();
-        assert!(watch + annotations + installed + gateway + unique < cni::plugin::ADD_TIMEOUT);
+        let patience = Patience::default();
+        assert!(patience.whole < cni::plugin::ADD_TIMEOUT);
+        // Without a queue every wait has its whole length, and the gateways what is left.
+        let before = patience.watch + patience.annotations + patience.installed + patience.unique;
+        assert!(patience.for_gateway(before) >= Duration::from_secs(10));
+        assert_eq!(patience.for_gateway(Duration::ZERO), patience.gateway);
+        assert_eq!(patience.for_gateway(Duration::from_secs(1000)), Duration::from_secs(1));
         // Kubelet waits four minutes for a sandbox (twice its runtime-request-timeout).
         assert!(cni::plugin::ADD_TIMEOUT < Duration::from_secs(240));
     }

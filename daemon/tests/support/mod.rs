@@ -210,6 +210,7 @@ fn new_plugger(
             installed: Duration::from_secs(20),
             gateway: Duration::from_secs(20),
             unique: Duration::from_secs(20),
+            whole: Duration::from_secs(90),
         },
         Locks::default(),
     )
