@@ -171,7 +171,10 @@ async fn a_dump_that_nobody_waits_for_any_more_does_not_disturb_the_next() {
                 unfinished -= 1;
                 break;
             }
-            tokio::task::yield_now().await;
+            // Or given up before the question has left: then it and the next one leave together.
+            if polls % 3 != 0 {
+                tokio::task::yield_now().await;
+            }
         }
         unfinished += 1;
         drop(given_up);
