@@ -29,6 +29,7 @@ pub mod diagnostics;
 pub mod exit;
 pub mod firewall;
 pub mod flags;
+pub mod frame;
 pub mod gateway;
 pub mod heal;
 pub mod health;

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::place::Place;
 use super::responder::Responder;
 use super::wish::{OVNEXT, OVNEXT0, STEP, Wish};
+use crate::frame::{Frame, Objects, Pace};
 use crate::kube::{EventType, ObjectRef, label_node, ovn_eip_ready};
 use crate::netlink::{Change, Monitor, Netlink, Route};
 use crate::node::NotYet;
@@ -83,47 +84,25 @@ impl Exit {
     }
 
     /// Runs until cancelled; routers are told then that nobody answers any more.
-    pub async fn run(mut self, mut changes: broadcast::Receiver<Change>, cancel: CancellationToken) {
+    pub async fn run(mut self, changes: broadcast::Receiver<Change>, cancel: CancellationToken) {
         let cluster = self.parts.cluster.clone();
-        let (mut eips, mut subnets) = (cluster.ovn_eips.subscribe(), cluster.subnets.subscribe());
-        let mut own = cluster.own_node.subscribe();
-        let mut views = self.parts.ovs.subscribe();
-        let mut retry = RETRY;
-        loop {
-            eips.mark_unchanged();
-            subnets.mark_unchanged();
-            own.mark_unchanged();
-            let well = tokio::select! {
-                () = cancel.cancelled() => break,
-                well = self.pass() => well,
-            };
-            let seen = relevant(&views.borrow_and_update());
-            let pause = if well { VERIFY } else { retry };
-            retry = if well { RETRY } else { (retry * 2).min(RETRY_MAX) };
-            let sleep = tokio::time::sleep(pause);
-            tokio::pin!(sleep);
-            loop {
-                tokio::select! {
-                    () = cancel.cancelled() => { self.end().await; return }
-                    () = &mut sleep => break,
-                    changed = views.changed() => {
-                        if changed.is_err() { return }
-                        if relevant(&views.borrow_and_update()) != seen { break }
-                    }
-                    changed = eips.changed() => { if changed.is_err() { return } break }
-                    changed = subnets.changed() => { if changed.is_err() { return } break }
-                    changed = own.changed() => { if changed.is_err() { return } break }
-                    change = inside(self.monitor.as_mut()) => {
-                        if change.is_none() { self.monitor = None }
-                        break
-                    }
-                    change = changes.recv() => match change {
-                        Ok(change) if concerns(&change) => break,
-                        Ok(_) => {}
-                        Err(broadcast::error::RecvError::Lagged(_)) => break,
-                        Err(broadcast::error::RecvError::Closed) => return,
-                    },
+        let objects = Objects::default()
+            .and(cluster.ovn_eips.subscribe())
+            .and(cluster.subnets.subscribe())
+            .and(cluster.own_node.subscribe());
+        let pace = Pace::new(VERIFY, RETRY, RETRY_MAX);
+        let mut frame = Frame::new(objects, &self.parts.ovs.clone(), changes, pace, cancel);
+        while let Some(well) = frame.pass(self.pass()).await {
+            // What the pass itself wrote is no news.
+            let seen = relevant(&frame.view());
+            let monitor = &mut self.monitor;
+            let within = async {
+                if inside(monitor.as_mut()).await.is_none() {
+                    *monitor = None;
                 }
+            };
+            if !frame.wait(well, |view| relevant(view) != seen, concerns, within).await {
+                break;
             }
         }
         self.end().await;
@@ -187,10 +166,7 @@ impl Exit {
         let spec = wish.port();
         let make = |view: &View| plan::and_apply(view, |view| plan::ensure_port(view, &spec));
         self.parts.ovs.apply(make).await.map_err(|error| failed("the switch", error))?;
-        // It gives its device the MAC by setting it down and up again, a moment after the kernel shows it.
-        if !self.parts.ovs.applied().await {
-            return Err(failed("port ovnext0", "ovs-vswitchd has not acted on what the database says"));
-        }
+        crate::node::acted(&self.parts.ovs, STEP, OVNEXT0).await?;
         let mut views = self.parts.ovs.subscribe();
         let opened =
             views.wait_for(|view| view.interface(OVNEXT0).is_some_and(|port| port.ofport() > Some(0)));
@@ -286,15 +262,17 @@ impl Exit {
             no_dad: false,
             alias: OVNEXT0.to_owned(),
         };
-        let link = container.bring_up(&interface, false).await.map_err(plug)?;
-        let present = container.netlink.addresses(Some(link.index)).await.map_err(netlink)?;
+        let present = container.netlink.addresses(Some(device)).await.map_err(netlink)?;
         let new = wish.addresses.iter().filter(|net| !present.iter().any(|has| has.net == **net));
         let new: Vec<IpAddr> = new.map(ipnet::IpNet::addr).collect();
-        probe(namespace, &link, wish.mac, &new).await.map_err(|error| {
-            let text = format!("{}: {}", OVNEXT0, error.message);
-            NotYet::new(STEP, text, "take the address off that host, or give the OvnEip another one")
-        })?;
-        container.configure(&interface).await.map_err(plug)?;
+        if !new.is_empty() {
+            let link = container.bring_up(&interface, false).await.map_err(plug)?;
+            probe(namespace, &link, wish.mac, &new).await.map_err(|error| {
+                let text = format!("{}: {}", OVNEXT0, error.message);
+                NotYet::new(STEP, text, "take the address off that host, or give the OvnEip another one")
+            })?;
+        }
+        let link = container.configure(&interface).await.map_err(plug)?;
         if new.is_empty() && wish.told {
             return Ok(());
         }

@@ -37,7 +37,7 @@ impl Initialiser {
         self.inputs.ovs.apply(make).await.map_err(|error| {
             NotYet::new("ovn0", error.to_string(), "ovn-controller makes br-int: is it running?")
         })?;
-        self.applied("ovn0").await?;
+        super::acted(&self.inputs.ovs, "ovn0", OVN0).await?;
         let link = self.ovn0_link(&join, tunnel.mtu, userspace).await?;
         // Before ovn-controller has installed the port nobody can answer; its
         // doing so wakes the loop.

@@ -16,6 +16,8 @@ pub mod tunnel;
 
 use std::collections::BTreeMap;
 
+use crate::ovs::Ovs;
+
 pub use ovn0::Join;
 pub use steps::{Initialiser, Inputs};
 
@@ -35,6 +37,20 @@ impl NotYet {
     pub fn new(step: &'static str, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { step, reason: reason.into(), remedy: remedy.into() }
     }
+}
+
+/// Waits until ovs-vswitchd has acted on what the database says, of `interface` among other things. It gives an
+/// interface of its own its MAC by setting it down and up again, a moment after the kernel shows it: what the host puts on
+/// it in between is lost, or refused.
+///
+/// # Errors
+/// When it takes too long.
+pub async fn acted(ovs: &Ovs, step: &'static str, interface: &str) -> Result<(), NotYet> {
+    if ovs.applied().await {
+        return Ok(());
+    }
+    let reason = format!("ovs-vswitchd has not acted on what the database says of interface {interface}");
+    Err(NotYet::new(step, reason, "is ovs-vswitchd running, and does `ovs-appctl version` answer?"))
 }
 
 impl std::fmt::Display for NotYet {

@@ -86,16 +86,6 @@ pub(super) fn host_error(step: &'static str) -> impl Fn(crate::netlink::Error) -
 }
 
 impl Initialiser {
-    /// Waits until ovs-vswitchd has acted on the database: it gives an interface of its own its MAC by setting it down and
-    /// up again, a moment after the kernel shows it, and what the host put on it in between would be lost.
-    pub(super) async fn applied(&self, step: &'static str) -> Result<(), NotYet> {
-        if self.inputs.ovs.applied().await {
-            return Ok(());
-        }
-        let reason = "ovs-vswitchd has not acted on what the database says";
-        Err(NotYet::new(step, reason, "is ovs-vswitchd running, and does `ovs-appctl version` answer?"))
-    }
-
     /// A loop and what it publishes.
     ///
     /// # Errors

@@ -157,9 +157,7 @@ impl Underlay {
         }
     }
 
-    /// Makes an interface of the switch's own, and waits until ovs-vswitchd is done with it. It gives a userspace
-    /// interface its MAC by setting it down and up again, a moment after the kernel shows it: what the host puts on it in
-    /// between is lost, or refused.
+    /// Makes an interface of the switch's own, and waits until ovs-vswitchd is done with it.
     pub(super) async fn make_inner(
         &self,
         name: &str,
@@ -167,10 +165,7 @@ impl Underlay {
     ) -> Result<Link, NotYet> {
         self.change(|view| plan::and_apply(view, &wish)).await?;
         // Also for what a process before this one asked for.
-        if !self.parts.ovs.applied().await {
-            let reason = format!("ovs-vswitchd has not acted on what the database says of interface {name}");
-            return Err(not_yet(reason, "is ovs-vswitchd running, and does `ovs-appctl version` answer?"));
-        }
+        crate::node::acted(&self.parts.ovs, super::STEP, name).await?;
         self.wait_link(name).await
     }
 

@@ -14,6 +14,7 @@ use super::mappings::{self, BRIDGES};
 use super::member::{Membership, Wish, membership};
 use super::network::is_provider_bridge;
 use crate::flags::Flags;
+use crate::frame::{Frame, Objects, Pace};
 use crate::netlink::Change;
 use crate::node::NotYet;
 use crate::ovs::{BR_INT, View};
@@ -92,50 +93,25 @@ impl Underlay {
     }
 
     /// Runs until cancelled.
-    pub async fn run(mut self, mut changes: broadcast::Receiver<Change>, cancel: CancellationToken) {
+    pub async fn run(mut self, changes: broadcast::Receiver<Change>, cancel: CancellationToken) {
         let cluster = self.parts.cluster.clone();
-        let (mut networks, mut vlans) = (cluster.provider_networks.subscribe(), cluster.vlans.subscribe());
-        let mut subnets = cluster.subnets.subscribe();
-        let (mut own, mut gateway) = (cluster.own_node.subscribe(), cluster.external_gateway.subscribe());
-        let mut views = self.parts.ovs.subscribe();
-        let mut retry = RETRY;
+        let objects = Objects::default()
+            .and(cluster.provider_networks.subscribe())
+            .and(cluster.vlans.subscribe())
+            .and(cluster.subnets.subscribe())
+            .and(cluster.own_node.subscribe())
+            .and(cluster.external_gateway.subscribe());
+        let pace = Pace::new(VERIFY, RETRY, RETRY_MAX);
+        let mut frame = Frame::new(objects, &self.parts.ovs.clone(), changes, pace, cancel);
         loop {
-            networks.mark_unchanged();
-            vlans.mark_unchanged();
-            subnets.mark_unchanged();
-            own.mark_unchanged();
-            gateway.mark_unchanged();
-            // What comes during the pass is looked at after it.
-            let well = tokio::select! {
-                () = cancel.cancelled() => return,
-                well = self.pass() => well,
-            };
-            let seen = relevant(&views.borrow_and_update());
+            let Some(well) = frame.pass(self.pass()).await else { return };
+            // What the pass itself wrote is no news.
+            let seen = relevant(&frame.view());
             let concern = self.concern().await;
-            let pause = if well { VERIFY } else { retry };
-            retry = if well { RETRY } else { (retry * 2).min(RETRY_MAX) };
-            let sleep = tokio::time::sleep(pause);
-            tokio::pin!(sleep);
-            loop {
-                tokio::select! {
-                    () = cancel.cancelled() => return,
-                    () = &mut sleep => break,
-                    changed = views.changed() => {
-                        if changed.is_err() { return }
-                        if relevant(&views.borrow_and_update()) != seen { break }
-                    }
-                    changed = networks.changed() => { if changed.is_err() { return } break }
-                    changed = vlans.changed() => { if changed.is_err() { return } break }
-                    changed = subnets.changed() => { if changed.is_err() { return } break }
-                    changed = own.changed() => { if changed.is_err() { return } break }
-                    changed = gateway.changed() => { if changed.is_err() { return } break }
-                    change = changes.recv() => match change {
-                        Ok(change) if concern.concerns(&change) => break,
-                        Ok(_) => {}
-                        Err(broadcast::error::RecvError::Lagged(_)) => break,
-                        Err(broadcast::error::RecvError::Closed) => return,
-                    },
-                }
+            let is_news = |view: &View| relevant(view) != seen;
+            let concerns = |change: &Change| concern.concerns(change);
+            if !frame.wait(well, is_news, concerns, std::future::pending()).await {
+                return;
             }
             tokio::time::sleep(GATHER).await;
         }
