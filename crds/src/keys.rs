@@ -138,6 +138,8 @@ keys! {
     EXTERNAL_GW_LABEL = "external-gw";
     /// Node: label, interconnection gateway.
     IC_GW_LABEL = "ic-gw";
+    /// Service: the Subnet that its load balancer addresses are from.
+    SERVICE_SUBNET = "service_external_ip_from_subnet";
     /// OvnEip: label, its type.
     OVN_EIP_TYPE_LABEL = "ovn_eip_type";
     /// OvnEip: label, its IPv4 address.

@@ -36,6 +36,7 @@ use crate::ovs::Ovs;
 use crate::parts::NodeParts;
 use crate::plug::{Locks, Patience, Plugger};
 use crate::readiness::Readiness;
+use crate::shortcut::Shortcut;
 use crate::underlay::{Underlay, managers::Managers};
 use crate::{
     conncheck, daemons, diagnostics, heal, health, install, keep, mtu, plug, portloop, preflight, secure,
@@ -118,6 +119,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     let (applied_sender, host_applied) = watch::channel(false);
     let (daemons_told, daemons) = watch::channel(daemons::Daemons::default());
     let (ovs_folder, ovn_folder) = (daemons::ovs_folder(&flags), daemons::ovn_folder());
+    let ovs_sockets = ovs_folder.clone();
     tasks.spawn(daemons::recompute(ovn_folder.clone(), daemons::RECOMPUTE, cancel.clone()));
     tasks.spawn(daemons::follow(ovs_folder, ovn_folder, daemons_told, cancel.clone()));
     let readiness = Readiness { cluster, ovs, node: status, daemons, host_applied };
@@ -180,6 +182,8 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     };
     let underlay = Underlay::new(parts.clone(), flags.clone(), Managers::default());
     tasks.spawn(underlay.run(changes.subscribe(), cancel.clone()));
+    let shortcut = Shortcut::new(parts.clone(), ovs_sockets);
+    tasks.spawn(shortcut.run(changes.subscribe(), cancel.clone()));
     let exit = Exit::new(parts, Place::of(&flags.netns_dir));
     // Not among the tasks that end with this function: its last words to routers take a moment.
     let exit = tokio::spawn(exit.run(changes.subscribe(), cancel.clone()));

@@ -56,7 +56,7 @@ async fn k_063_k_064_kinds_are_watched_and_only_this_nodes_pods() {
         assert!(query.contains("spec.nodeName") && query.contains("n1"), "{query}");
         assert!(query.contains("hostNetwork"), "{query}");
     }
-    for kind in ["nodes", "subnets", "servicecidrs", "provider-networks", "vlans"] {
+    for kind in ["nodes", "subnets", "servicecidrs", "provider-networks", "vlans", "services"] {
         assert!(machine.api.queries(kind).iter().any(|query| query.contains("watch=")), "{kind}");
     }
     // All labels, which change all the time, are followed of this node alone, and by one watch.

@@ -9,7 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::facts::{NodeFacts, PodFacts, ServiceCidrFacts, SubnetFacts};
 use super::reflect::{Reflection, WatchStatus};
-use super::underlay::{ExternalGatewayFacts, OvnEipFacts, OwnNodeFacts, ProviderNetworkFacts, VlanFacts};
+use super::underlay::{
+    ExternalGatewayFacts, OvnEipFacts, OwnNodeFacts, ProviderNetworkFacts, ServiceFacts, VlanFacts,
+};
 
 /// Everything that the agent watches.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub struct Cluster {
     pub external_gateway: Reflection<ExternalGatewayFacts>,
     /// OvnEips of routers' and nodes' ports.
     pub ovn_eips: Reflection<OvnEipFacts>,
+    /// Services of type LoadBalancer.
+    pub services: Reflection<ServiceFacts>,
 }
 
 impl Default for Cluster {
@@ -46,6 +50,7 @@ impl Default for Cluster {
             own_node: Reflection::new("own-node"),
             external_gateway: Reflection::new("configmaps").optional(),
             ovn_eips: Reflection::new("ovn-eips").optional(),
+            services: Reflection::new("services").optional(),
         }
     }
 }
@@ -68,6 +73,7 @@ impl Cluster {
             self.own_node.status(),
             self.external_gateway.status(),
             self.ovn_eips.status(),
+            self.services.status(),
         ]
     }
 }
@@ -125,5 +131,8 @@ pub fn spawn_watches(
     let ports = format!("{} in (lrp,lsp)", crds::keys::OVN_EIP_TYPE_LABEL);
     let ports = watcher::Config::default().labels(&ports);
     follow!(ovn_eips, resource(crds::GROUP, "v1", "OvnEip", "ovn-eips"), ports);
+    // The API server keeps addresses in the status of this type only.
+    let outside = watcher::Config::default().fields("spec.type=LoadBalancer");
+    follow!(services, resource("", "v1", "Service", "services"), outside);
     tasks
 }

@@ -52,6 +52,11 @@ impl ObjectRef {
         }
     }
 
+    /// A Service.
+    pub fn service(namespace: &str, name: &str, uid: &str) -> Self {
+        Self { kind: "Service", ..Self::pod(namespace, name, uid) }
+    }
+
     /// A node.
     pub fn node(name: &str, uid: &str) -> Self {
         Self { api_version: "v1", kind: "Node", namespace: String::new(), name: name.into(), uid: uid.into() }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// Namespace and name of a pod.
+/// Namespace and name of a pod or a Service.
 pub type PodKey = (Arc<str>, Arc<str>);
 
 /// A pod of this node.
@@ -141,6 +141,8 @@ pub struct SubnetFacts {
     pub enable_lb: Option<bool>,
     /// Node network that carries its tunnels.
     pub node_network: String,
+    /// Its addresses may be those of Services of type LoadBalancer.
+    pub external_lb_addresses: bool,
     /// Status: the active node of a centralized subnet.
     pub activate_gateway: String,
     /// Status: address of the underlay-to-overlay port.
@@ -288,6 +290,7 @@ impl SubnetFacts {
             u2o_interconnection: flag(value, "/spec/u2oInterconnection"),
             enable_lb: value.pointer("/spec/enableLb").and_then(Value::as_bool),
             node_network: text(value, "/spec/nodeNetwork"),
+            external_lb_addresses: flag(value, "/spec/enableExternalLBAddress"),
             activate_gateway: text(value, "/status/activateGateway"),
             u2o_interconnection_ip: text(value, "/status/u2oInterconnectionIP"),
             u2o_interconnection_mac: text(value, "/status/u2oInterconnectionMAC"),

@@ -24,4 +24,6 @@ pub use facts::{
 pub use lookup::{FoundPod, PodLookup};
 pub use patch::{KubeError, annotate_node, annotate_pod, label_node, ovn_eip_ready, set_network_unavailable};
 pub use reflect::{Fact, Loaded, Reflection, WatchStatus};
-pub use underlay::{ExternalGatewayFacts, OvnEipFacts, OwnNodeFacts, ProviderNetworkFacts, VlanFacts};
+pub use underlay::{
+    ExternalGatewayFacts, OvnEipFacts, OwnNodeFacts, ProviderNetworkFacts, ServiceFacts, VlanFacts,
+};

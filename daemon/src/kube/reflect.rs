@@ -20,7 +20,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::{NodeFacts, PodFacts, PodKey, ServiceCidrFacts, SubnetFacts};
-use super::underlay::{ExternalGatewayFacts, OvnEipFacts, OwnNodeFacts, ProviderNetworkFacts, VlanFacts};
+use super::underlay::{
+    ExternalGatewayFacts, OvnEipFacts, OwnNodeFacts, ProviderNetworkFacts, ServiceFacts, VlanFacts,
+};
 use super::watched::Watched;
 
 /// A kind of projected object.
@@ -63,15 +65,21 @@ cluster_fact!(
     OvnEipFacts
 );
 
-impl Fact for PodFacts {
-    type Key = PodKey;
-    fn decode(value: &Value) -> Result<Self, String> {
-        Self::project(value)
-    }
-    fn key(namespace: &str, name: &str) -> PodKey {
-        (namespace.into(), name.into())
-    }
+macro_rules! namespaced_fact {
+    ($($fact:ty),*) => {$(
+        impl Fact for $fact {
+            type Key = PodKey;
+            fn decode(value: &Value) -> Result<Self, String> {
+                Self::project(value)
+            }
+            fn key(namespace: &str, name: &str) -> PodKey {
+                (namespace.into(), name.into())
+            }
+        }
+    )*};
 }
+
+namespaced_fact!(PodFacts, ServiceFacts);
 
 /// A snapshot of one kind.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Projections of what underlay networks are made of: ProviderNetworks, Vlans, this node with all its labels, the
 //! external gateway's configuration.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -80,6 +80,21 @@ pub struct OvnEipFacts {
     pub mac: String,
 }
 
+/// A Service of type LoadBalancer: what is reached at addresses of the physical network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceFacts {
+    /// UID.
+    pub uid: String,
+    /// Being deleted.
+    pub deleting: bool,
+    /// Annotation: the Subnet that its addresses are from.
+    pub subnet: String,
+    /// Status: its addresses; without any it has no flows.
+    pub addresses: BTreeSet<std::net::IpAddr>,
+    /// Protocol (`TCP`, `UDP`, `SCTP`) and port.
+    pub ports: BTreeSet<(String, u16)>,
+}
+
 fn names(value: &Value, pointer: &str) -> Vec<String> {
     list(value, pointer).iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
@@ -152,6 +167,31 @@ impl OvnEipFacts {
     }
 }
 
+impl ServiceFacts {
+    /// From the object as the API server sends it. Without an address nothing is of interest.
+    pub(super) fn project(value: &Value) -> Result<Self, String> {
+        named(value)?;
+        let ingress = list(value, "/status/loadBalancer/ingress").iter();
+        let addresses: BTreeSet<_> = ingress.filter_map(|one| text(one, "/ip").parse().ok()).collect();
+        if addresses.is_empty() {
+            return Ok(Self::default());
+        }
+        let ports = list(value, "/spec/ports").iter().filter_map(|port| {
+            let number = port.pointer("/port").and_then(Value::as_u64)?;
+            let protocol = Some(text(port, "/protocol")).filter(|protocol| !protocol.is_empty());
+            Some((protocol.unwrap_or_else(|| "TCP".into()), u16::try_from(number).ok()?))
+        });
+        let annotations = map(value, "/metadata/annotations", |key| key == crds::keys::SERVICE_SUBNET);
+        Ok(Self {
+            uid: text(value, "/metadata/uid"),
+            deleting: value.pointer("/metadata/deletionTimestamp").is_some(),
+            subnet: annotations.into_values().next().unwrap_or_default(),
+            addresses,
+            ports: ports.collect(),
+        })
+    }
+}
+
 impl ExternalGatewayFacts {
     /// From the object as the API server sends it.
     pub(super) fn project(value: &Value) -> Result<Self, String> {
@@ -194,6 +234,24 @@ mod tests {
             ["172.16.0.9".parse::<std::net::IpAddr>().unwrap()],
             "not what is asked for"
         );
+    }
+
+    #[test]
+    fn a_service_is_its_addresses_and_ports() {
+        let service = |status: Value| {
+            ServiceFacts::project(&json!({
+                "metadata": {"name": "s", "namespace": "n", "uid": "u",
+                    "annotations": {"ovn.kubernetes.io/service_external_ip_from_subnet": "u1", "x": "y"}},
+                "spec": {"ports": [{"port": 80}, {"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]},
+                "status": {"loadBalancer": status}
+            }))
+            .unwrap()
+        };
+        let read = service(json!({"ingress": [{"ip": "fd09::50"}, {"ip": "10.9.0.50"}, {"hostname": "h"}]}));
+        assert_eq!(read.addresses.len(), 2);
+        let ports = [("TCP".to_owned(), 53), ("TCP".to_owned(), 80), ("UDP".to_owned(), 53)];
+        assert_eq!((read.ports, read.subnet.as_str()), (ports.into(), "u1"));
+        assert_eq!(service(json!({})), ServiceFacts::default(), "what changes there wakes nobody");
     }
 
     #[test]

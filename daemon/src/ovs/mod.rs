@@ -24,6 +24,8 @@ use tokio::sync::{oneshot, watch};
 
 use crate::metrics::Metrics;
 
+#[cfg(test)]
+pub(crate) use plan::tests::database as test_database;
 pub use plan::{BridgeSpec, PlanError, PortSpec};
 pub use qos::{Discipline, PortQos};
 pub use view::{Installed, Interface, View};

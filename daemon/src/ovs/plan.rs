@@ -311,4 +311,4 @@ fn string_map(map: &BTreeMap<String, String>) -> Value {
 
 #[cfg(test)]
 #[path = "plan_tests.rs"]
-pub(super) mod tests;
+pub(crate) mod tests;

@@ -2,7 +2,7 @@ use super::*;
 use ovsdb::testing::{Database, SchemaBuilder, boolean, integer, reference, string, weak};
 
 /// The tables and columns of the switch's schema that plans touch.
-pub(in crate::ovs) fn database() -> Database {
+pub(crate) fn database() -> Database {
     let schema = SchemaBuilder::new("Open_vSwitch", "8.8.0")
         .table("Open_vSwitch", |t| {
             t.root()

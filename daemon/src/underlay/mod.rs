@@ -36,6 +36,7 @@ mod settings;
 mod tunnel;
 pub mod vlans;
 
+pub(crate) use network::is_provider_bridge;
 pub use run::Underlay;
 pub use tunnel::tunnel_is_recorded;
 

@@ -40,7 +40,7 @@ fn random_mac() -> Mac {
 }
 
 /// Whether a bridge was made for a provider network, by us or by Kube-OVN.
-pub(super) fn is_provider_bridge(view: &View, bridge: &str) -> bool {
+pub(crate) fn is_provider_bridge(view: &View, bridge: &str) -> bool {
     view.bridge(bridge).is_some_and(|row| {
         row.map_get("external_ids", "vendor") == Some(crds::keys::VENDOR)
             && row.map_get("external_ids", EXCHANGED).is_some()

@@ -150,13 +150,17 @@ impl Agent {
         Self { cluster, status: watch::Sender::default() }
     }
 
-    /// A process of it.
-    pub fn start(&self, node: &Node) -> Underlay {
+    /// What its loops work with.
+    pub fn parts(&self, node: &Node) -> NodeParts {
         let (ovs, host) = (node.ovs.clone(), node.host.clone());
         let alone = NodeParts::alone("n1".into(), ovs, host, self.status.subscribe());
+        NodeParts { cluster: self.cluster.clone(), ..alone }
+    }
+
+    /// A process of it.
+    pub fn start(&self, node: &Node) -> Underlay {
         let flags = Flags::parse_from(["x", &format!("--ovs-socket={}", node.server.socket().display())]);
-        let parts = NodeParts { cluster: self.cluster.clone(), ..alone };
-        Underlay::new(parts, Arc::new(flags), Managers::none())
+        Underlay::new(self.parts(node), Arc::new(flags), Managers::none())
     }
 
     pub fn want(&self, name: &str, nic: &str) {
