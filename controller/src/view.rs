@@ -272,12 +272,29 @@ pub struct VipView {
 }
 
 /// Projection of a ProviderNetwork.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProviderView {
     /// UID.
     pub uid: Arc<str>,
+    /// Being deleted.
+    pub deleting: bool,
     /// Its member nodes, by name.
     pub nodes: Vec<ProviderNode>,
+    /// Vlans that name it.
+    pub users: Vec<Arc<str>>,
+    /// What its spec has to become, since nodes' annotations ask for it.
+    pub fold: ProviderFold,
+}
+
+/// What nodes' annotations make of a ProviderNetwork's spec (contract §1.5).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ProviderFold {
+    /// `excludeNodes`, if it has to change.
+    pub exclude_nodes: Option<Vec<String>>,
+    /// `customInterfaces`, if it has to change.
+    pub custom_interfaces: Option<Vec<crds::CustomInterface>>,
+    /// Node, its UID and the annotation that the spec says already.
+    pub done: Vec<(Arc<str>, Arc<str>, Arc<str>)>,
 }
 
 /// A member node of a ProviderNetwork.
@@ -356,6 +373,8 @@ pub struct EipView {
 pub struct VlanView {
     /// UID.
     pub uid: Arc<str>,
+    /// Being deleted.
+    pub deleting: bool,
     /// 0 is untagged.
     pub id: i32,
     /// ProviderNetwork.

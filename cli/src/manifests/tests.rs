@@ -244,6 +244,8 @@ const NEEDS: &[(&str, &str, &str, &[&str])] = &[
     ("ovn", "kubeovn.io", "ips", &["list", "watch", "create", "patch", "delete"]),
     ("ovn", "kubeovn.io", "ovn-eips", &["list", "watch", "create", "patch", "delete"]),
     ("ovn", "kubeovn.io", "ovn-eips/status", &["patch"]),
+    ("ovn", "kubeovn.io", "provider-networks", &["list", "watch", "patch"]),
+    ("ovn", "kubeovn.io", "vlans", &["list", "watch", "patch"]),
     ("ovn", "", "events", &["create", "patch"]),
     ("ovn", "coordination.k8s.io", "leases", &["get", "create", "update", "patch"]),
     ("kube-ovn-cni", "", "pods", &["get", "list", "watch", "patch"]),

@@ -332,6 +332,11 @@ impl Draft<'_> {
             let version = self.observed.resource_version.clone();
             json::set(&mut self.patch, &["metadata", "resourceVersion"], version.into());
         }
+        // Its lists of nodes are replaced as a whole: what somebody adds to them at this moment must not get lost.
+        if kind == Kind::ProviderNetwork && self.patch.get("spec").is_some() {
+            let version = self.observed.resource_version.clone();
+            json::set(&mut self.patch, &["metadata", "resourceVersion"], version.into());
+        }
         let Value::Object(mut patch) = self.patch else { return };
         if has_status_subresource(kind)
             && let Some(status) = patch.remove("status")
@@ -410,6 +415,10 @@ mod tests {
         assert_eq!(patch["metadata"]["finalizers"], json!(["other", FINALIZER]));
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
         assert!(patch.get("spec").is_none());
+        let lists = Fields::Spec([(Arc::from("excludeNodes"), json!(["n-1"]))].into());
+        let object = observed(json!({"spec": {"excludeNodes": ["n-2"]}}));
+        let patch = run(Kind::ProviderNetwork, Some(&object), &[lists]).main.unwrap();
+        assert_eq!(patch["metadata"]["resourceVersion"], "7", "a list that somebody else changes too");
         let object = observed(json!({"metadata": {"finalizers": [FINALIZER]}}));
         let plan = run(Kind::Ip, Some(&object), &[Fields::Absent]);
         assert_eq!(plan.main.unwrap()["metadata"]["finalizers"], json!([]));

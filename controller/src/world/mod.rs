@@ -514,8 +514,10 @@ impl World {
             Some(old) if same => old,
             _ => Arc::new(view),
         };
-        let labels = node.meta.labels.clone();
+        let (labels, asks) = (node.meta.labels.clone(), providers::asks(&node.meta));
         let before = self.nodes.insert(name.clone(), Stored { object: node, view });
+        let asked = before.as_ref().map(|before| providers::asks(&before.object.meta)).unwrap_or_default();
+        self.providers.stale |= asked != asks;
         self.labels_stale |= before.is_none_or(|before| before.object.meta.labels != labels);
         if !same {
             self.changed.insert(ReadKey::Node(name.clone()));

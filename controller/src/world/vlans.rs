@@ -19,7 +19,7 @@ pub(super) struct Vlans {
 }
 
 /// Id and physical network, also where they stand under their old names.
-fn place(vlan: &Vlan) -> (i32, Arc<str>) {
+pub(super) fn place(vlan: &Vlan) -> (i32, Arc<str>) {
     let spec = &vlan.spec;
     let id = if spec.id == 0 { spec.vlan_id } else { spec.id };
     let provider = if spec.provider.is_empty() { &spec.provider_interface_name } else { &spec.provider };
@@ -29,13 +29,16 @@ fn place(vlan: &Vlan) -> (i32, Arc<str>) {
 impl World {
     pub(super) fn set_vlan(&mut self, vlan: Arc<Vlan>) {
         let old = self.vlans.objects.insert(vlan.meta.name.clone(), vlan.clone());
-        let decides = |vlan: &Vlan| (place(vlan), vlan.meta.uid.clone());
-        self.vlans.stale |= old.is_none_or(|old| decides(&old) != decides(&vlan));
+        let decides = |vlan: &Vlan| (place(vlan), vlan.meta.uid.clone(), vlan.meta.deleting_at.is_some());
+        let news = old.is_none_or(|old| decides(&old) != decides(&vlan));
+        self.vlans.stale |= news;
+        self.providers.stale |= news;
     }
 
     pub(super) fn remove_vlan(&mut self, name: &Arc<str>) {
         self.vlans.objects.remove(name);
         self.vlans.stale = true;
+        self.providers.stale = true;
     }
 
     /// Projects all if something has changed: one's standing depends on the others. Of two
@@ -58,10 +61,8 @@ impl World {
             let first = taken.entry((id, provider.clone())).or_insert_with(|| name.clone());
             let conflict = Some(first.clone()).filter(|first| first != name && id != 0);
             let subnets = users.get(&**name).into_iter().flatten().cloned().collect();
-            views.insert(
-                name.clone(),
-                VlanView { uid: vlan.meta.uid.clone(), id, provider, conflict, subnets },
-            );
+            let (uid, deleting) = (vlan.meta.uid.clone(), vlan.meta.deleting_at.is_some());
+            views.insert(name.clone(), VlanView { uid, deleting, id, provider, conflict, subnets });
         }
         renew_all(&mut self.vlans.views, &mut self.changed, ReadKey::Vlan, views);
     }
