@@ -14,6 +14,9 @@ use controller::logs;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Where the machine gives huge pages to everybody: what stays after a burst lies between what
+    // went, and a page is given back whole or not at all (`docs/performance.md`).
+    let _ = nix::sys::prctl::set_thp_disable(true);
     let flags = match Flags::parse_from(std::env::args_os()) {
         Ok(flags) => flags,
         // Prints help and version to standard output, errors to standard error.

@@ -1,6 +1,7 @@
 //! Looking at the core: numbers, explanations, the plan, and whether everything
 //! that is kept step by step equals what follows from nothing.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
@@ -29,6 +30,20 @@ impl Core {
         let (dirty, writes, _) = self.publish.backlog();
         let idle = groups == 0 && flights == 0 && (dirty == 0 || !self.leading) && writes == 0;
         self.started && idle && self.world.usage_settled()
+    }
+
+    /// Takes the core apart: what each stage holds, by name, so that a bench can drop one
+    /// after the other and count what that sets free.
+    pub fn take_apart(self) -> Vec<(&'static str, Box<dyn Any>)> {
+        let Self { world, engine, desired, commit, publish, .. } = self;
+        let mut parts: Vec<(&'static str, Box<dyn Any>)> = vec![
+            ("publish", Box::new(publish)),
+            ("commit", Box::new(commit)),
+            ("desired", Box::new(desired)),
+            ("engine", Box::new(engine)),
+        ];
+        parts.extend(world.take_apart());
+        parts
     }
 
     /// The database's content as we know it, once loaded.

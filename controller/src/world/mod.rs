@@ -230,6 +230,17 @@ impl World {
         }
     }
 
+    /// For [`crate::core::Core::take_apart`].
+    pub(crate) fn take_apart(self) -> Vec<(&'static str, Box<dyn std::any::Any>)> {
+        let Self { pods, ips, leases, ipam, .. } = self;
+        vec![
+            ("pods", Box::new(pods)),
+            ("IP objects", Box::new(ips)),
+            ("book of leases", Box::new(leases)),
+            ("leases", Box::new(ipam)),
+        ]
+    }
+
     /// Every needed kind has been listed.
     pub fn loaded(&self) -> bool {
         NEEDED.iter().all(|kind| self.listed.contains(kind))
