@@ -159,11 +159,7 @@ impl Core {
                 Table::LogicalRouterPort => {
                     self.world.router_port_row(&key.key, self.commit.router_port_mac(key));
                 }
-                Table::GatewayChassis => {
-                    if let Some((port, priority)) = self.commit.gateway(key) {
-                        self.world.gateway_row(&port, priority);
-                    }
-                }
+                Table::GatewayChassis => self.world.gateway_row(&key.key, self.commit.gateway(key)),
                 Table::Bfd => self.world.session_row(&key.key, self.commit.session(key)),
                 // Of the subnets; those of single ports are in no status.
                 Table::DhcpOptions if key.key.ends_with('|') => {

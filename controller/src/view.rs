@@ -589,8 +589,8 @@ pub trait View {
     fn peers(&self, subnet: &str) -> Arc<Vec<Arc<Lease>>>;
     /// A Vlan.
     fn vlan(&self, name: &str) -> Option<Arc<VlanView>>;
-    /// What BFD sessions say of a router port.
-    fn standing(&self, port: &str) -> Standing;
+    /// What BFD sessions say of a router port whose first gateway is that chassis.
+    fn standing(&self, port: &str, chassis: &str) -> Standing;
     /// What a port without a pod is kept for.
     fn kept(&self, port: &str) -> Option<Arc<KeptView>>;
     /// An object of a kind that is not acted on: its UID and whether its schema

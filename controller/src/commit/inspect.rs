@@ -39,11 +39,12 @@ impl Commit {
     }
 
     /// The router port of a gateway, and the gateway's priority.
-    pub fn gateway(&self, key: &RowKey) -> Option<(Arc<str>, i64)> {
+    pub fn gateway(&self, key: &RowKey) -> Option<(Arc<str>, Arc<str>, i64)> {
         let uuid = self.index.find(key).next()?;
         let (table, parent) = self.index.parent(&uuid)?;
         let port = self.index.row(table, &parent)?.str("name")?;
-        Some((port.into(), self.index.row(key.table, &uuid)?.i64("priority")?))
+        let row = self.index.row(key.table, &uuid)?;
+        Some((port.into(), row.str("chassis_name")?.into(), row.i64("priority")?))
     }
 
     /// What OVN says of a BFD session: `up`, `down`, `init`, `admin_down`; `None` for one that

@@ -179,9 +179,9 @@ impl View for Recorder<'_> {
         self.note(|| ReadKey::Vlan(name.into()));
         self.world.vlan(name)
     }
-    fn standing(&self, port: &str) -> Standing {
+    fn standing(&self, port: &str, chassis: &str) -> Standing {
         self.note(|| ReadKey::Standing(port.into()));
-        self.world.standing(port)
+        self.world.standing(port, chassis)
     }
     fn kept(&self, port: &str) -> Option<Arc<KeptView>> {
         self.note(|| ReadKey::Kept(port.into()));

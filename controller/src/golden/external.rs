@@ -256,6 +256,89 @@ fn priorities_follow_the_sessions() {
     is(&bench, 100);
 }
 
+/// What the sessions said was said of the gateway that was the first: another one that becomes
+/// the first begins anew, also where it takes over in the middle of a fail-over.
+#[test]
+fn another_first_gateway_inherits_nothing() {
+    let is = |bench: &Bench, all: &[(&str, i64)]| {
+        let all: BTreeMap<String, i64> =
+            all.iter().map(|(name, p)| (format!("chassis-{name}"), *p)).collect();
+        assert_eq!(priorities(bench), all);
+    };
+    let gateway = |bench: &mut Bench, node: &str, is: &str| {
+        let label = json!({ "metadata": { "labels": { "ovn.kubernetes.io/external-gw": is } } });
+        bench.api.edit(&cluster(Kind::Node, node), label);
+        // Without letting time pass.
+        while bench.step() {}
+    };
+    let both = |status: &'static str| [("172.18.0.11", status), ("172.18.0.12", status)];
+    for again in [false, true] {
+        let mut bench = made();
+        tell(&mut bench, &both("up"));
+        tell(&mut bench, &both("down"));
+        is(&bench, &[("n-1", 95), ("n-2", 99)]);
+        gateway(&mut bench, "n-1", "false");
+        is(&bench, &[("n-2", 100)]);
+        if again {
+            restart(&mut bench, Families::V4);
+            is(&bench, &[("n-2", 100)]);
+        }
+        // It reaches a peer, and then none: that is its own.
+        tell(&mut bench, &both("up"));
+        is(&bench, &[("n-2", 101)]);
+        tell(&mut bench, &both("down"));
+        is(&bench, &[("n-2", 95)]);
+        // The other one is back, and first: it is neither lowered nor does it wait.
+        gateway(&mut bench, "n-1", "true");
+        is(&bench, &[("n-1", 100), ("n-2", 99)]);
+        tell(&mut bench, &both("up"));
+        is(&bench, &[("n-1", 101), ("n-2", 99)]);
+        // While it is up, the raised one does not hand its 101 on.
+        tell(&mut bench, &[("172.18.0.11", "init"), ("172.18.0.12", "init")]);
+        gateway(&mut bench, "n-1", "false");
+        is(&bench, &[("n-2", 100)]);
+        bench.verify();
+    }
+}
+
+/// The sixth of many gateways has the priority of a first one that was lowered; nobody takes it
+/// for that, whoever starts.
+#[test]
+fn six_gateways_are_told_apart() {
+    let mut bench = made();
+    let nodes: Vec<String> = (3..9).map(|n| format!("n-{n}")).collect();
+    for (n, name) in nodes.iter().enumerate() {
+        super::add_node(&mut bench, Families::V4, name, 20 + u8::try_from(n).unwrap());
+    }
+    label(&mut bench, &nodes.iter().map(String::as_str).collect::<Vec<_>>());
+    let first = |bench: &Bench, priority: i64| {
+        let all = priorities(bench);
+        let mut values: Vec<i64> = all.values().copied().collect();
+        values.sort_unstable();
+        let mut expected: Vec<i64> = (93..100).chain([priority]).collect();
+        expected.sort_unstable();
+        assert_eq!(values, expected, "{all:?}");
+        let mut order: Vec<(i64, String)> =
+            all.into_iter().map(|(name, priority)| (priority, name)).collect();
+        order.sort();
+        order
+    };
+    let before = first(&bench, 100);
+    restart(&mut bench, Families::V4);
+    assert_eq!(first(&bench, 100), before);
+    let both = |status: &'static str| [("172.18.0.11", status), ("172.18.0.12", status)];
+    tell(&mut bench, &both("up"));
+    first(&bench, 101);
+    tell(&mut bench, &both("down"));
+    let lowered = first(&bench, 95);
+    restart(&mut bench, Families::V4);
+    assert_eq!(first(&bench, 95), lowered);
+    tell(&mut bench, &both("up"));
+    bench.pass(31_000);
+    let raised = first(&bench, 101);
+    assert_eq!(raised.last().map(|(_, name)| name), before.last().map(|(_, name)| name));
+}
+
 /// What is missing, and who is in the way, is said by name, and heals.
 #[test]
 fn everything_that_lacks_is_named() {

@@ -223,8 +223,8 @@ impl World {
         self.vlans.views.get(name).cloned()
     }
     /// See [`crate::view::View::standing`].
-    pub fn standing(&self, port: &str) -> Standing {
-        self.sessions.standing(port)
+    pub fn standing(&self, port: &str, chassis: &str) -> Standing {
+        self.sessions.standing(port, chassis)
     }
     /// See [`crate::view::View::kept`].
     pub fn kept(&self, port: &str) -> Option<Arc<KeptView>> {

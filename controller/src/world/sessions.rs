@@ -4,6 +4,9 @@
 //! A port whose sessions are all down moves to its next gateway. The first one gets it back
 //! when sessions are up again, but not at once: they are up on the other gateway, and what
 //! broke the first one may still be broken. The pause doubles with every attempt that fails.
+//!
+//! What is known is known of one gateway. Where another one becomes the first, nothing is
+//! known of it until the sessions have been judged on it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +14,8 @@ use std::sync::Arc;
 use super::{ByName, ReadKey, World};
 use crate::view::Standing;
 
-/// Priorities of a port's first gateway.
+/// Priorities of a port's first gateway: before anything is known of it, and then.
+pub(crate) const FIRST: i64 = 100;
 pub(crate) const RAISED: i64 = 101;
 pub(crate) const LOWERED: i64 = 95;
 
@@ -31,6 +35,8 @@ enum Session {
 struct Port {
     sessions: ByName<Session>,
     standing: Standing,
+    /// The chassis that it is the standing of; `None` as long as two look alike.
+    of: Option<Arc<str>>,
     /// When the first gateway gets the port back.
     raise_at: Option<u64>,
     /// When it got it back last.
@@ -71,11 +77,46 @@ impl Port {
 pub(super) struct Sessions {
     ports: ByName<Port>,
     stale: BTreeSet<Arc<str>>,
+    /// Port and chassis of a gateway's row, by its name.
+    rows: ByName<(Arc<str>, Arc<str>)>,
+    /// Priorities in those rows: port, chassis.
+    gateways: ByName<ByName<i64>>,
 }
 
 impl Sessions {
-    pub(super) fn standing(&self, port: &str) -> Standing {
-        self.ports.get(port).map_or(Standing::Unknown, |port| port.standing)
+    pub(super) fn standing(&self, port: &str, chassis: &str) -> Standing {
+        let Some(known) = self.ports.get(port) else { return Standing::Unknown };
+        let same = match &known.of {
+            Some(of) => **of == *chassis,
+            None => self.priority(port, chassis) == Some(LOWERED),
+        };
+        if same { known.standing } else { Standing::Unknown }
+    }
+
+    fn priority(&self, port: &str, chassis: &str) -> Option<i64> {
+        self.gateways.get(port)?.get(chassis).copied()
+    }
+
+    /// The first gateway as the rows show it, and what a controller wrote of it. With six
+    /// gateways the last one has the priority of a first one that was lowered: then it is
+    /// the one that is known to be.
+    fn told(&self, port: &str) -> (Option<Arc<str>>, Standing) {
+        let Some(gateways) = self.gateways.get(port) else { return (None, Standing::Unknown) };
+        let with = |wanted: i64| {
+            gateways.iter().filter(move |(_, priority)| **priority == wanted).map(|(chassis, _)| chassis)
+        };
+        for (priority, standing) in [(RAISED, Standing::Up), (FIRST, Standing::Unknown)] {
+            if let Some(chassis) = with(priority).next() {
+                return (Some(chassis.clone()), standing);
+            }
+        }
+        let known = self.ports.get(port).and_then(|port| port.of.as_ref());
+        let mut lowered = with(LOWERED);
+        match (lowered.next(), lowered.next()) {
+            (None, _) => (None, Standing::Unknown),
+            (Some(only), None) => (Some(only.clone()), Standing::Down),
+            _ => (known.filter(|of| gateways.get(*of) == Some(&LOWERED)).cloned(), Standing::Down),
+        }
     }
 
     /// When a port may go back.
@@ -98,19 +139,42 @@ impl World {
         self.sessions.stale.insert(port.into());
     }
 
-    /// A gateway's row has that priority: what a controller before us made of the sessions.
-    pub fn gateway_row(&mut self, port: &str, priority: i64) {
-        let told = match priority {
-            RAISED => Standing::Up,
-            LOWERED => Standing::Down,
-            _ => return,
-        };
-        let entry = self.sessions.ports.entry(port.into()).or_default();
-        if entry.standing == Standing::Unknown {
-            entry.standing = told;
-            self.changed.insert(ReadKey::Standing(port.into()));
+    /// A gateway's row has that port, chassis and priority, or is gone: what a controller
+    /// before us made of the sessions, and who is the first. `key`: its natural key.
+    pub fn gateway_row(&mut self, key: &str, row: Option<(Arc<str>, Arc<str>, i64)>) {
+        let sessions = &mut self.sessions;
+        let old = sessions.rows.remove(key);
+        if let Some((port, chassis)) = &old
+            && let Some(gateways) = sessions.gateways.get_mut(port)
+        {
+            gateways.remove(chassis);
+            if gateways.is_empty() {
+                sessions.gateways.remove(port);
+            }
         }
-        self.sessions.stale.insert(port.into());
+        let ports = [old.map(|(port, _)| port), row.as_ref().map(|(port, ..)| port.clone())];
+        if let Some((port, chassis, priority)) = row {
+            sessions.rows.insert(key.into(), (port.clone(), chassis.clone()));
+            sessions.gateways.entry(port).or_default().insert(chassis, priority);
+        }
+        // All rows of one change are looked at before anything is made of them.
+        self.sessions.stale.extend(ports.into_iter().flatten());
+    }
+
+    /// Takes over what the rows of a port's gateways say.
+    fn follow_rows(&mut self, name: &Arc<str>) {
+        let (of, told) = self.sessions.told(name);
+        if of.is_none() && told == Standing::Unknown {
+            return;
+        }
+        let port = self.sessions.ports.entry(name.clone()).or_default();
+        if port.of == of && port.standing != Standing::Unknown {
+            return;
+        }
+        if port.of != of {
+            (port.raise_at, port.raised_at, port.failures) = (None, None, 0);
+        }
+        (port.of, port.standing) = (of, told);
     }
 
     /// Judges ports whose sessions changed, or whose pause is over.
@@ -119,15 +183,16 @@ impl World {
         let due = |port: &Port| port.raise_at.is_some_and(|at| at <= now_ms);
         ports.extend(self.sessions.ports.iter().filter(|(_, port)| due(port)).map(|(name, _)| name.clone()));
         for name in ports {
-            let Some(port) = self.sessions.ports.get_mut(&name) else { continue };
-            let before = port.standing;
-            port.judge(now_ms);
-            let mut after = port.standing;
-            if port.sessions.is_empty() {
-                self.sessions.ports.remove(&name);
-                after = Standing::Unknown;
+            let said = |port: Option<&Port>| port.map(|port| (port.of.clone(), port.standing));
+            let before = said(self.sessions.ports.get(&name));
+            self.follow_rows(&name);
+            if let Some(port) = self.sessions.ports.get_mut(&name) {
+                port.judge(now_ms);
+                if port.sessions.is_empty() {
+                    self.sessions.ports.remove(&name);
+                }
             }
-            if before != after {
+            if before != said(self.sessions.ports.get(&name)) {
                 self.changed.insert(ReadKey::Standing(name));
             }
         }

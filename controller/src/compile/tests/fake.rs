@@ -377,7 +377,7 @@ impl View for Cluster {
     fn vlan(&self, name: &str) -> Option<Arc<VlanView>> {
         self.vlans.get(name).cloned()
     }
-    fn standing(&self, _: &str) -> Standing {
+    fn standing(&self, _: &str, _: &str) -> Standing {
         self.standing
     }
     fn kept(&self, port: &str) -> Option<Arc<KeptView>> {

@@ -16,10 +16,7 @@ use crate::facts::{Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey,
 use crate::view::{
     EXTERNAL_TAKES, EipType, Lease, LeaseState, Selecting, Standing, SubnetView, View, VpcView,
 };
-use crate::world::{LOWERED, RAISED};
-
-/// Priority of the first gateway as long as BFD says nothing; the next ones have less.
-const FIRST: i64 = 100;
+use crate::world::{FIRST, LOWERED, RAISED};
 
 /// What became of the external networks.
 #[derive(Default)]
@@ -110,9 +107,7 @@ fn connect(
     create(router, vpc, name, &port, facts);
     let lease = address(view, name, &port)?;
     let nets = net::parse_dual_cidrs(&external.spec.cidr_block).unwrap_or_default();
-    if hosts.is_empty() {
-        return Err(None);
-    }
+    let Some(first) = hosts.first() else { return Err(None) };
     // Kube-OVN's ConfigMap makes such rows of the default VPC too.
     let own = *router == view.config().cluster_router && *name == view.config().external_gateway_switch;
     let mark = own.then_some(rows::OF_EXTERNAL);
@@ -133,7 +128,7 @@ fn connect(
         .keys("options", [("router-port", &*port)])
         .ids(&of_switch.iter().map(|(k, v)| (*k, &**v)).collect::<Vec<_>>())
         .add(facts);
-    let first = match view.standing(&port) {
+    let first = match view.standing(&port, first) {
         Standing::Unknown => FIRST,
         Standing::Up => RAISED,
         Standing::Down => LOWERED,
