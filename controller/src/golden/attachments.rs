@@ -147,6 +147,49 @@ fn a_vip_names_the_ports_in_its_own_subnet() {
     assert!(bench.core().quiet(), "{}", bench.core().status());
 }
 
+/// So it is with the addresses of a subnet's `vips`: each interface lists its own, and its port is
+/// the one that answers.
+#[test]
+fn a_subnets_virtual_address_names_the_ports_that_list_it() {
+    let mut bench = ready();
+    let spec = json!({ "cidrBlock": "172.21.0.0/24", "gateway": "172.21.0.1", "provider": "ovs.web.ovn",
+        "vips": ["172.21.0.200"] });
+    bench.api.create(&cluster(Kind::Subnet, "second"), json!({ "spec": spec })).unwrap();
+    let parents = |bench: &Bench| {
+        let replica = bench.db.replica();
+        let ports = replica.table("Logical_Switch_Port").unwrap();
+        let port = ports.find_one("name", &ovsdb::Value::string("second-vip-172.21.0.200")).unwrap();
+        port.map_get("options", "virtual-parents").unwrap_or_default().to_owned()
+    };
+    let on = |networks: &str, key: &str| json!({ NETWORKS: networks, key: "172.21.0.200" });
+    let other = "ovs.web.ovn.kubernetes.io/port_vips";
+    bench.add_pod_with("a-0", "n-1", on("ovs", other));
+    bench.add_pod_with("a-1", "n-1", on("ovs", other));
+    // Its default port is on another switch, where OVN would not find it.
+    bench.add_pod_with("a-2", "n-1", on("ovs", "ovn.kubernetes.io/port_vips"));
+    bench.settle();
+    assert_eq!(parents(&bench), "a-0.web.ovs.web.ovn,a-1.web.ovs.web.ovn");
+    restart(&mut bench, Families::V4);
+    bench.settle();
+    assert_eq!(parents(&bench), "a-0.web.ovs.web.ovn,a-1.web.ovs.web.ovn");
+    // Unplugged; gone; and the definition comes after the pod.
+    bench.api.edit(&pod("a-0"), json!({ "metadata": { "annotations": { NETWORKS: "vlan" } } }));
+    bench.api.remove(&pod("a-1"));
+    bench.settle();
+    assert_eq!(parents(&bench), "");
+    bench.api.remove(&ObjectRef::namespaced(Kind::Nad, "web", "ovs"));
+    bench.add_pod_with("a-3", "n-1", on("ovs", other));
+    bench.settle();
+    assert_eq!(parents(&bench), "");
+    add_nad(&mut bench, "ovs", &json!({ "type": "kube-ovn" }));
+    bench.settle();
+    assert_eq!(parents(&bench), "a-3.web.ovs.web.ovn");
+    bench.api.edit(&pod("a-3"), json!({ "metadata": { "annotations": { other: null } } }));
+    bench.settle();
+    assert_eq!(parents(&bench), "");
+    assert!(bench.core().quiet(), "{}", bench.core().status());
+}
+
 #[test]
 fn u_04_addresses_of_other_cnis_interfaces_come_back() {
     let mut bench = ready();

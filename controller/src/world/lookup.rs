@@ -157,7 +157,7 @@ impl World {
     }
     /// See [`crate::view::View::vip_ports`].
     pub fn vip_ports(&self, address: &str) -> Arc<BTreeSet<Arc<str>>> {
-        self.vip_ports.get(address).cloned().unwrap_or_default()
+        Arc::new(self.virtuals.ports(address))
     }
     /// UID and labels of a namespace, see [`crate::view::View::namespace`].
     pub fn namespace(&self, name: &str) -> Option<Arc<(Arc<str>, StringMap)>> {

@@ -181,14 +181,6 @@ impl World {
         self.machines.of_pod(namespace, pod).cloned().unwrap_or_else(|| pod.into())
     }
 
-    /// Another pod of the same machine that lives.
-    pub(super) fn siblings(&self, namespace: &str, pod: &str) -> Vec<Arc<crate::view::PodView>> {
-        let Some(machine) = self.machines.of_pod(namespace, pod) else { return Vec::new() };
-        let pods = self.machines.pods.get(&(namespace.into(), machine.clone()));
-        let others = pods.into_iter().flatten().filter(|other| ***other != *pod);
-        others.filter_map(|other| self.pod(namespace, other)).filter(|view| view.wants_network).collect()
-    }
-
     fn project_machine(&mut self, machine: &Name) {
         let view = self.machine_view(machine);
         let old = self.machines.views.get(machine).cloned();

@@ -30,6 +30,7 @@ mod subnets;
 mod tests;
 mod verify;
 mod vips;
+mod virtuals;
 mod vlans;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -145,8 +146,7 @@ pub struct World {
     silent: crate::gateways::Silent,
     /// UUIDs of rows that statuses name.
     row_uuids: BTreeMap<RowKey, Arc<str>>,
-    /// Ports by the virtual addresses that their pods list.
-    vip_ports: ByName<Arc<BTreeSet<Arc<str>>>>,
+    virtuals: virtuals::Virtuals,
     /// Pods whose grace period ends at that second.
     graces: BTreeSet<(i64, Arc<str>, Arc<str>)>,
 
@@ -210,7 +210,7 @@ impl World {
             labels_stale: false,
             silent: Arc::default(),
             row_uuids: BTreeMap::new(),
-            vip_ports: BTreeMap::new(),
+            virtuals: virtuals::Virtuals::default(),
             graces: BTreeSet::new(),
             leases: leases::Book::default(),
             router_macs: BTreeMap::new(),
@@ -476,7 +476,6 @@ impl World {
             self.graces.insert((at, namespace.clone(), name.clone()));
         }
         self.tell_of_security(&pod);
-        let before_vips = old.as_ref().map(|(old, _)| old.clone());
         let same = old.as_ref().is_some_and(|(old, _)| **old == view);
         let view = match old {
             Some((old, _)) if same => old,
@@ -485,8 +484,8 @@ impl World {
         self.note_agent(&namespace, &name, Some(&pod));
         self.pods.entry(namespace.clone()).or_default().insert(name.clone(), Stored { object: pod, view });
         self.note_machine(&namespace, &name);
-        self.note_vips(&namespace, &name, before_vips.as_deref());
         self.project_interfaces(&namespace, &name);
+        self.note_virtuals(&namespace, &name);
         if !same {
             self.changed.insert(ReadKey::Pod(namespace.clone(), name.clone()));
             self.want_pod(&namespace, &name);
@@ -506,9 +505,9 @@ impl World {
             self.graces.remove(&(at, namespace.clone(), name.clone()));
         }
         self.note_agent(namespace, name, None);
-        self.note_vips(namespace, name, Some(&stored.view));
         self.changed.insert(ReadKey::Pod(namespace.clone(), name.clone()));
         self.project_interfaces(namespace, name);
+        self.note_virtuals(namespace, name);
         self.want_pod(namespace, name);
         self.note_machine(namespace, name);
         if let Some(answering) = stored.object.meta.annotations.get(keys::AAPS) {

@@ -13,7 +13,7 @@ use super::{ReadKey, Stored, World, bindings, eips, querier};
 use crate::facts::RowKey;
 use crate::ipam::mac;
 use crate::objects::{StringMap, Subnet, Vpc};
-use crate::view::{NodeGate, Overlay, PodView, Selecting, SubnetView, VpcView};
+use crate::view::{NodeGate, Overlay, Selecting, SubnetView, VpcView};
 
 impl World {
     /// A status patch judges nothing anew, except for the condition that says who
@@ -271,39 +271,6 @@ impl World {
             None => self.row_uuids.remove(row),
         };
         self.changed.insert(ReadKey::RowUuid(row.clone()));
-    }
-
-    /// Keeps the index of virtual addresses when a pod has changed or is gone.
-    pub(super) fn note_vips(&mut self, namespace: &str, name: &str, old: Option<&PodView>) {
-        let listed = |pod: Option<&PodView>| -> BTreeSet<String> {
-            let list = pod.filter(|pod| pod.wants_network).and_then(|pod| pod.requests.get(keys::PORT_VIPS));
-            let parts = list.into_iter().flat_map(|list| list.split(','));
-            parts.filter_map(|part| part.trim().parse::<IpAddr>().ok()).map(|ip| ip.to_string()).collect()
-        };
-        let view = self.pod(namespace, name);
-        let (old, mut new) = (listed(old), listed(view.as_deref()));
-        if old == new {
-            return;
-        }
-        // Pods of one machine share its port.
-        for sibling in self.siblings(namespace, name) {
-            new.extend(listed(Some(&*sibling)).intersection(&old).cloned());
-        }
-        let base = self.base_name(namespace, name);
-        let port: Arc<str> = names::pod_port(&base, namespace, keys::DEFAULT_PROVIDER).into();
-        for address in old.symmetric_difference(&new) {
-            let address: Arc<str> = address.as_str().into();
-            let ports = Arc::make_mut(self.vip_ports.entry(address.clone()).or_default());
-            if new.contains(&*address) {
-                ports.insert(port.clone());
-            } else {
-                ports.remove(&port);
-            }
-            if ports.is_empty() {
-                self.vip_ports.remove(&address);
-            }
-            self.changed.insert(ReadKey::VipPorts(address));
-        }
     }
 
     /// Which subnets a VPC has, and which subnet a router port belongs to.

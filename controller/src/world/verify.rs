@@ -79,6 +79,7 @@ impl World {
             all.map(|(port, owner)| (port.clone(), owner.clone())).collect()
         };
         found.same(|| "ports wanted".into(), &wanted(self), &wanted(&fresh));
+        found.maps("ports of virtual address", self.virtuals.all(), fresh.virtuals.all());
         found.maps("provider network", &self.providers.views, &fresh.providers.views);
         found.maps("IPPool", &self.pools.views, &fresh.pools.views);
         let machines = |world: &World| -> BTreeMap<String, Arc<crate::view::MachineView>> {

@@ -293,6 +293,7 @@ impl World {
 
     /// The ports of a pod may be others than before.
     pub(super) fn ports_changed(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
+        self.note_virtuals(namespace, name);
         let listed = self
             .stored_pod(namespace, name)
             .and_then(|stored| stored.object.meta.annotations.get(keys::AAPS).cloned());
