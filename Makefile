@@ -85,7 +85,10 @@ soak-e2e: $(LAB) tools ## In a cluster: ten minutes without databases, 1,000 pod
 
 # The simulator optimised, or a thousand seeds would take a day.
 soak-controller: export WEIR_SIM_SEEDS ?= 1000
-soak-controller: bootstrap ## The simulator with many seeds (WEIR_SIM_SEEDS=1000)
+# Others each time; WEIR_SIM_FIRST=N runs them again.
+soak-controller: export WEIR_SIM_FIRST ?= $(shell date +%s)
+soak-controller: bootstrap ## The simulator with many seeds (WEIR_SIM_SEEDS=1000, from WEIR_SIM_FIRST)
+	@echo "== seeds $$WEIR_SIM_FIRST and the $$WEIR_SIM_SEEDS after it"
 	@$(CARGO) test --release -p controller --lib sim:: -- --skip real
 
 # Needs a nightly toolchain and a C++ compiler.

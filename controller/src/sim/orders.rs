@@ -166,7 +166,7 @@ fn strip_macs(content: &mut BTreeMap<String, BTreeMap<String, String>>) {
 
 #[test]
 fn step_by_step_equals_all_at_once() {
-    for seed in 0..seeds(40) {
+    for seed in seeds(40) {
         let mut bench = Bench::cluster(1000 + seed);
         bench.faults = Faults { lost: 2, relist: 3, write: 3 };
         for _ in 0..60 {
@@ -192,7 +192,7 @@ fn step_by_step_equals_all_at_once() {
         }
         bench.faults = Faults::default();
         bench.settle();
-        assert!(bench.core().quiet(), "seed {seed}: {}", bench.core().status());
+        assert!(bench.core().quiet(), "seed {seed}: {}\n{:#?}", bench.core().status(), bench.core().plan());
         // A fresh controller, compiling everything from nothing, finds nothing to do.
         bench.processes.last_mut().unwrap().paused = true;
         bench.api.writes.clear();
@@ -209,9 +209,12 @@ fn step_by_step_equals_all_at_once() {
     }
 }
 
-/// More seeds on demand: `WEIR_SIM_SEEDS=1000 cargo test sim`.
-pub(super) fn seeds(usual: u64) -> u64 {
-    std::env::var("WEIR_SIM_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
+/// More seeds on demand, `WEIR_SIM_SEEDS=1000 cargo test sim`, and others: `WEIR_SIM_FIRST` is the
+/// first. A failure names its seed.
+pub(super) fn seeds(usual: u64) -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|n| n.parse().ok());
+    let first = number("WEIR_SIM_FIRST").unwrap_or(0);
+    first..first + number("WEIR_SIM_SEEDS").unwrap_or(usual)
 }
 
 pub(super) fn random_change(bench: &mut Bench) {

@@ -47,7 +47,7 @@ impl Election {
 
 #[test]
 fn after_any_trouble_all_is_as_if_nothing_had_happened() {
-    for seed in 0..seeds(25) {
+    for seed in seeds(25) {
         let mut bench = Bench::cluster(5000 + seed);
         let empty = inventory(&bench);
         let standby = bench.start();
