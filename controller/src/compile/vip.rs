@@ -21,6 +21,8 @@ use crate::view::{Lease, LeaseState, SubnetView, View, VipView};
 const ALLOCATED: &str = "AddressAllocated";
 /// Reason of one whose spec asks for other addresses than it has.
 const IMMUTABLE: &str = "AddressImmutable";
+/// Reason of one whose port's name another object has.
+const TAKEN: &str = "NameInUse";
 /// Mark of rows that belong to a Vip.
 pub(crate) const MARK: &str = "vip";
 
@@ -43,7 +45,15 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
     } else {
         rows::kube(&mut facts, &object, &vip.uid, Gate::Now, Fields::Finalizer(true));
     }
-    let Some(lease) = &vip.lease else { return facts };
+    let Some(lease) = &vip.lease else {
+        if matches!(view.lease(&vip.port), LeaseState::Held(_)) {
+            let port = &vip.port;
+            let message = format!("port {port} is that of another object already; give the Vip another name");
+            rows::condition(&mut facts, &object, &vip.uid, Gate::Now, ("Ready", false), (TAKEN, &message));
+            rows::warning(&mut facts, &object, &vip.uid, TAKEN, &message);
+        }
+        return facts;
+    };
     let Some(subnet) = view.subnet(&lease.subnet).filter(|subnet| subnet.supported) else {
         for port in [name.clone(), vip.port.clone()] {
             facts.keeps.push(Keep::Row(RowKey::new(Table::LogicalSwitchPort, port)));

@@ -64,6 +64,59 @@ fn ovneips_name_their_opponent() {
     assert!(status(&bench, &vpc("red"), "Ready").starts_with("True"));
 }
 
+/// The port of a pod comes before one of that name that an OvnEip or a Vip would have, whichever
+/// was there first; who gave way says so, and gets its own when the pod is gone.
+#[test]
+fn a_name_that_a_pod_has_is_free_when_the_pod_goes() {
+    for (pod_first, again) in [(true, false), (true, true), (false, false), (false, true)] {
+        let mut bench = made();
+        let (eip, vip) = (eip("a-0.web"), cluster(Kind::Vip, "a-1"));
+        let others = |bench: &mut Bench| {
+            add(bench, &eip, json!({ "externalSubnet": "wan", "type": "lsp", "v4Ip": "172.18.0.77" }));
+            add(bench, &vip, json!({ "subnet": "ovn-default", "namespace": "web", "v4ip": "10.16.7.7" }));
+        };
+        let pods = |bench: &mut Bench| {
+            ["a-0", "a-1"].iter().for_each(|name| bench.add_pod(name, "n-1"));
+            bench.settle();
+        };
+        if pod_first {
+            pods(&mut bench);
+            others(&mut bench);
+        } else {
+            others(&mut bench);
+            pods(&mut bench);
+        }
+        for name in ["a-0", "a-1"] {
+            let routed = bench.api.annotation(&super::pod(name), "ovn.kubernetes.io/routed");
+            assert_eq!(routed, Some("true"), "{name}, the pods first: {pod_first}");
+        }
+        if again {
+            restart(&mut bench, Families::V4);
+        }
+        for object in [&eip, &vip] {
+            let text = status(&bench, object, "Ready");
+            assert!(text.starts_with("False NameInUse"), "{object}: {text}, the pods first: {pod_first}");
+        }
+        bench.verify();
+        bench.api.remove(&super::pod("a-0"));
+        bench.api.remove(&super::pod("a-1"));
+        bench.settle();
+        for object in [&eip, &vip] {
+            let text = status(&bench, object, "Ready");
+            assert!(text.starts_with("True"), "{object}: {text}, the pods first: {pod_first}");
+        }
+        let replica = bench.db.replica();
+        let ports = replica.table("Logical_Switch_Port").unwrap();
+        let port = ports.find_one("name", &ovsdb::Value::string("a-0.web")).unwrap();
+        assert!(format!("{:?}", port.get("addresses")).contains("172.18.0.77"), "{port:?}");
+        assert_eq!(bench.api.get(&vip).unwrap()["status"]["v4ip"], "10.16.7.7");
+        let left: Vec<_> =
+            bench.api.names(Kind::Ip).into_iter().filter(|ip| ip.name.ends_with(".web")).collect();
+        assert_eq!(left, Vec::<ObjectRef>::new(), "records of the pods are gone");
+        bench.verify();
+    }
+}
+
 /// An OvnEip goes when nothing uses it any more: a router's port, NAT rules.
 #[test]
 fn an_ovneip_in_use_waits() {

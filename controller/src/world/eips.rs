@@ -134,6 +134,11 @@ impl World {
         self.leases.changed(port);
     }
 
+    /// Who wants a lease of that name as soon as nobody else does.
+    pub(super) fn eip_heir(&self, port: &str) -> Option<Owner> {
+        self.eip_of_port(port).map(|name| Owner::Eip(name.clone()))
+    }
+
     /// The OvnEip of that lease.
     pub(super) fn eip_of_port(&self, port: &str) -> Option<&Arc<str>> {
         let name = port.strip_prefix(LEASE).unwrap_or(port);
@@ -248,8 +253,12 @@ impl World {
     fn view_of_eip(&self, eip: &OvnEip) -> EipView {
         let (name, port) = (&eip.meta.name, lease_name(eip));
         let kind = kind_of(eip);
-        let ours = self.leases.wanted.get(&port) == Some(&Owner::Eip(name.clone()));
-        let held = self.ipam.lease(&port).filter(|_| ours).cloned();
+        let owner = self.leases.wanted.get(&port);
+        let ours = owner == Some(&Owner::Eip(name.clone()));
+        // That of who had the port's name before is on its way out.
+        let held = self.ipam.lease(&port).filter(|lease| ours && lease.owner == eip.meta.uid).cloned();
+        // Its port gives way to a pod's of that name, in whatever order they came.
+        let told = || self.eip_told(eip).filter(|_| ours || owner.is_none()).map(Arc::new);
         let subnet = held.as_ref().map_or_else(|| self.subnet_of_eip(eip), |lease| lease.subnet.clone());
         let vpc = match kind {
             Some(EipType::RouterPort) => name
@@ -266,7 +275,7 @@ impl World {
             uid: eip.meta.uid.clone(),
             deleting: eip.meta.deleting_at.is_some(),
             kind,
-            lease: held.or_else(|| self.eip_told(eip).map(Arc::new)),
+            lease: held.or_else(told),
             made: vpc.is_some() && (owned || (eip.status.ready && !configured)),
             vpc: vpc.map(Arc::from),
             row: match kind {

@@ -302,7 +302,8 @@ impl World {
         let before = self.leases.state(&self.ipam, port);
         let leftovers = self.leases.rows.contains(port) || self.ips.contains_key(port) || self.eip_row(port);
         let held = self.ipam.lease(port).cloned();
-        let Some(owner) = self.leases.wanted.get(port).cloned() else {
+        let wanted = self.leases.wanted.get(port).cloned();
+        let Some(owner) = wanted.or_else(|| self.pass_on(port)) else {
             self.leases.waiting.remove(port);
             self.leases.moving.remove(port);
             let kept = self.reckon_retained(port, false);
@@ -322,6 +323,22 @@ impl World {
         self.settle_wanted(port, &owner, (held, leftovers), give, exhausted);
         self.reckon_retained(port, true);
         self.note_lease(port, &before);
+    }
+
+    /// A port that nobody wants any more may have the name of an object that gave way to who
+    /// had it: a Vip's or an OvnEip's, to a pod.
+    fn pass_on(&mut self, port: &Arc<str>) -> Option<Owner> {
+        let heir = self.eip_heir(port).or_else(|| self.vip_heir(port))?;
+        if self.keeps(port) {
+            return None;
+        }
+        self.leases.wanted.insert(port.clone(), heir.clone());
+        match &heir {
+            Owner::Eip(name) => self.project_eip(name),
+            Owner::Vip(name) => self.project_vip(name),
+            _ => {}
+        }
+        Some(heir)
     }
 
     /// A user's reservation whose address is not taken yet.
@@ -476,12 +493,15 @@ impl World {
     /// left. One that is being deleted is let go even if its port lives on: it is a
     /// record, and is written anew.
     fn reckon_orphan(&mut self, name: &Arc<str>) {
-        let wanted = self.leases.wanted.contains_key(name) && !self.leases.moving.contains(name);
+        let owner = self.leases.wanted.get(name);
+        // These have no record of their own: it is of who had the port's name before.
+        let other = matches!(owner, Some(Owner::Vip(_) | Owner::Eip(_)));
+        let wanted = owner.is_some() && !other && !self.leases.moving.contains(name);
         let needed = wanted || self.retention.kept.contains_key(name);
         let row = self.leases.rows.contains(name);
         let orphan = self.ips.get(name).filter(|ip| {
             let deleting = ip.meta.deleting_at.is_some();
-            if needed { deleting } else { !row && (deleting || is_ours(ip)) }
+            if needed { deleting } else { (other || !row) && (deleting || is_ours(ip)) }
         });
         let uid = orphan.map(|ip| ip.meta.uid.clone());
         if self.orphans.get(name) != uid.as_ref() {

@@ -340,6 +340,11 @@ impl World {
         is_kept
     }
 
+    /// The address of a port that nobody wants is kept for somebody.
+    pub(super) fn keeps(&self, port: &Arc<str>) -> bool {
+        self.keep(port).is_some()
+    }
+
     fn keep(&self, port: &Arc<str>) -> Option<KeptView> {
         let ip = self.ips.get(port);
         if ip.is_some_and(|ip| ip.meta.deleting_at.is_some()) {

@@ -130,10 +130,18 @@ impl World {
         let deleting = self.vips.objects.get(name).is_some_and(|vip| vip.meta.deleting_at.is_some());
         if deleting || self.vips.used_by.contains_key(name) {
             self.leases.wanted.remove(&port);
-        } else if !matches!(self.leases.wanted.get(&port), Some(Owner::Pod(..) | Owner::Node(_))) {
-            self.leases.wanted.insert(port.clone(), Owner::Vip(name.clone()));
+        } else {
+            self.leases.wanted.entry(port.clone()).or_insert_with(|| Owner::Vip(name.clone()));
         }
         self.leases.changed(port);
+    }
+
+    /// Who wants that port as soon as nobody else does.
+    pub(super) fn vip_heir(&self, port: &str) -> Option<Owner> {
+        let name = self.vip_of_port(port)?;
+        let vip = self.vips.objects.get(name)?;
+        let free = vip.meta.deleting_at.is_none() && !self.vips.used_by.contains_key(name);
+        free.then(|| Owner::Vip(name.clone()))
     }
 
     /// The Vip of that port.
@@ -307,8 +315,15 @@ impl World {
         let Some(vip) = self.vips.objects.get(name).cloned() else { return };
         let port = self.vip_port(&vip);
         let used_by = self.vips.used_by.get(name).cloned();
-        let held = self.ipam.lease(used_by.as_ref().unwrap_or(&port)).cloned();
-        let lease = held.or_else(|| self.vip_told(&vip).map(Arc::new));
+        // Its port gives way to a pod's of that name, in whatever order they came.
+        let owner = self.leases.wanted.get(&port);
+        let taken = used_by.is_none() && owner.is_some_and(|owner| *owner != Owner::Vip(name.clone()));
+        // That of who had the port's name before is on its way out.
+        let held = || match &used_by {
+            Some(user) => self.ipam.lease(user).cloned(),
+            None => self.ipam.lease(&port).filter(|lease| lease.owner == vip.meta.uid).cloned(),
+        };
+        let lease = if taken { None } else { held().or_else(|| self.vip_told(&vip).map(Arc::new)) };
         let router_mac = self.router_mac(subnet_of(&vip)).map(|mac| mac::format(mac).into());
         let view = VipView {
             uid: vip.meta.uid.clone(),
