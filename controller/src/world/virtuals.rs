@@ -14,12 +14,14 @@ use crate::objects::StringMap;
 
 /// Namespace and name.
 type Name = (Arc<str>, Arc<str>);
+/// Address and port.
+type Listed = (Arc<str>, Arc<str>);
 
 /// Who lists what.
 #[derive(Default)]
 pub(super) struct Virtuals {
     /// Addresses and ports of a pod; pods that list none are not here.
-    of_pod: BTreeMap<Name, BTreeSet<(Arc<str>, Arc<str>)>>,
+    of_pod: BTreeMap<Name, BTreeSet<Listed>>,
     /// Ports by address, and how many pods say so: those of one machine share its ports.
     ports: ByName<ByName<usize>>,
 }
@@ -41,7 +43,7 @@ impl Virtuals {
     }
 
     /// Replaces what a pod lists; the addresses whose ports are others now.
-    fn set(&mut self, pod: Name, new: BTreeSet<(Arc<str>, Arc<str>)>) -> Vec<Arc<str>> {
+    fn set(&mut self, pod: Name, new: BTreeSet<Listed>) -> Vec<Arc<str>> {
         let old = self.of_pod.remove(&pod).unwrap_or_default();
         let mut changed = Vec::new();
         for (address, port) in new.difference(&old) {
