@@ -155,6 +155,7 @@ async fn soak_a_thousand_adds_and_dels() {
 /// does not grow with the number of calls, all of them succeed.
 async fn burst(count: u16) {
     let machine = Machine::boot().await;
+    machine.ask_gateway_alone();
     let agent = machine.start_agent();
     machine.wait_ready().await;
     let pods: Vec<_> = (0..count).map(|n| (pod(n), new_namespace())).collect();

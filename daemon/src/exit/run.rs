@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::place::Place;
 use super::responder::Responder;
+use super::watch::Watch;
 use super::wish::{OVNEXT, OVNEXT0, STEP, Wish};
 use crate::frame::{Frame, Objects, Pace};
 use crate::kube::{EventType, ObjectRef, label_node, ovn_eip_ready};
@@ -38,6 +39,8 @@ pub struct Exit {
     /// Where the namespace has its name.
     place: Place,
     responder: Option<Responder>,
+    /// Whether the network's gateways answer.
+    watch: Option<Watch>,
     /// What happens in the namespace.
     monitor: Option<(Namespace, Monitor)>,
     /// What was told last.
@@ -72,10 +75,26 @@ async fn inside(monitor: Option<&mut (Namespace, Monitor)>) -> Option<Change> {
     }
 }
 
+async fn gateways_changed(watch: Option<&mut Watch>) {
+    match watch {
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn silence(gateway: &IpAddr) -> NotYet {
+    NotYet::new(
+        STEP,
+        format!("gateway {gateway} of the external network does not answer"),
+        "is the Subnet's gateway right, and its ProviderNetwork ready on this node? Subnets whose gateway never \
+         answers need disableGatewayCheck",
+    )
+}
+
 impl Exit {
     /// A loop.
     pub fn new(parts: NodeParts, place: Place) -> Self {
-        Self { parts, place, responder: None, monitor: None, told: None }
+        Self { parts, place, responder: None, watch: None, monitor: None, told: None }
     }
 
     /// Whom the node's port answers, and how these sessions are.
@@ -95,10 +114,11 @@ impl Exit {
         while let Some(well) = frame.pass(self.pass()).await {
             // What the pass itself wrote is no news.
             let seen = relevant(&frame.view());
-            let monitor = &mut self.monitor;
+            let (monitor, watch) = (&mut self.monitor, &mut self.watch);
             let within = async {
-                if inside(monitor.as_mut()).await.is_none() {
-                    *monitor = None;
+                tokio::select! {
+                    change = inside(monitor.as_mut()) => if change.is_none() { *monitor = None },
+                    () = gateways_changed(watch.as_mut()) => {}
                 }
             };
             if !frame.wait(well, |view| relevant(view) != seen, concerns, within).await {
@@ -109,6 +129,7 @@ impl Exit {
     }
 
     async fn end(&mut self) {
+        self.watch = None;
         if let Some(responder) = self.responder.take() {
             responder.stop().await;
         }
@@ -154,10 +175,16 @@ impl Exit {
             let responder = Responder::start(&namespace).await;
             self.responder = Some(responder.map_err(|error| failed("UDP port 3784, for BFD", error))?);
         }
-        if let Some(responder) = &self.responder {
-            responder.allow(wish.peers.clone());
+        let asked = wish.asked_gateways();
+        if !self.watch.as_ref().is_some_and(|watch| watch.serves(&namespace, asked)) {
+            self.watch = Some(Watch::start(&namespace, asked));
         }
-        self.tell(wish).await
+        let silent = self.watch.as_mut().map(Watch::silent).unwrap_or_default();
+        if let Some(responder) = &self.responder {
+            responder.allow(wish.served(&silent));
+        }
+        self.tell(wish).await?;
+        silent.first().map_or(Ok(()), |gateway| Err(silence(gateway)))
     }
 
     /// The port, with its device in the namespace. The switch makes devices in the host's, also after its own restart,
@@ -276,15 +303,9 @@ impl Exit {
         if new.is_empty() && wish.told {
             return Ok(());
         }
-        let silent = container.silent_gateways(&link, &wish.gateways, GATEWAY).await.map_err(plug)?;
-        match silent.first() {
-            None => Ok(()),
-            Some(gateway) => Err(NotYet::new(
-                STEP,
-                format!("gateway {gateway} of the external network does not answer"),
-                "is the Subnet's gateway right, and its ProviderNetwork ready on this node?",
-            )),
-        }
+        let asked = wish.asked_gateways();
+        let silent = container.silent_gateways(&link, asked, GATEWAY).await.map_err(plug)?;
+        silent.first().map_or(Ok(()), |gateway| Err(silence(gateway)))
     }
 
     /// Label and status say that the node is ready.

@@ -32,6 +32,8 @@ pub struct Wish {
     pub addresses: Vec<IpNet>,
     /// Routers of the external network.
     pub gateways: Vec<IpAddr>,
+    /// They have to answer, or the node is no way out (`disableGatewayCheck` of the Subnet is not set).
+    pub asked: bool,
     /// MTU; absent leaves the kernel's default.
     pub mtu: Option<u32>,
     /// Routers' ports that may watch the node.
@@ -92,9 +94,21 @@ impl Wish {
             mac,
             addresses,
             gateways,
+            asked: !of.disable_gateway_check,
             mtu: (of.mtu > 0).then_some(of.mtu),
             peers: watching.flat_map(|eip| eip.addresses.iter().copied()).collect(),
         }))
+    }
+
+    /// Gateways that are asked whether they are there.
+    pub fn asked_gateways(&self) -> &[IpAddr] {
+        if self.asked { &self.gateways } else { &[] }
+    }
+
+    /// The routers' ports of families whose gateways answer.
+    pub fn served(&self, silent: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+        let dead = |peer: &&IpAddr| silent.iter().any(|gateway| gateway.is_ipv4() == peer.is_ipv4());
+        self.peers.iter().filter(|peer| !dead(peer)).copied().collect()
     }
 
     /// The OVS port. Without `vendor`, as `ovn0`: nobody's clean-up takes it.

@@ -120,6 +120,25 @@ impl Reachability {
         }
     }
 
+    /// As [`Reachability::resolve_all`], but what was confirmed before does not count: each has to answer now.
+    ///
+    /// # Errors
+    /// When the kernel refuses a request.
+    pub async fn confirm_all(
+        &mut self,
+        index: u32,
+        addresses: &[IpAddr],
+        patience: Duration,
+    ) -> Result<BTreeMap<IpAddr, Mac>> {
+        for address in addresses {
+            let entry = self.entry(index, *address).await?;
+            if entry.as_ref().is_some_and(|entry| matches!(verdict(entry), Verdict::Reachable(_))) {
+                self.probe(index, *address).await?;
+            }
+        }
+        self.resolve_all(index, addresses, patience, Pace::Gentle).await
+    }
+
     /// Asks for one address, unless the kernel knows it for sure already.
     async fn question(&self, index: u32, address: IpAddr, pace: Pace) -> Result<Option<Mac>> {
         let entry = self.entry(index, address).await?;
