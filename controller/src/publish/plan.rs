@@ -322,8 +322,11 @@ impl Draft<'_> {
         let current: Vec<Value> =
             self.at(&["metadata", "finalizers"]).and_then(Value::as_array).cloned().unwrap_or_default();
         let present = current.iter().any(|f| f == FINALIZER);
-        if let Some(wanted) = self.finalizer.filter(|wanted| *wanted != present) {
-            let mut list: Vec<Value> = current.into_iter().filter(|f| f != FINALIZER).collect();
+        // Of before 1.13: whoever deletes the object waits for it too (contract §1).
+        let outdated = current.iter().any(|f| f == DEPRECATED_FINALIZER);
+        if let Some(wanted) = self.finalizer.filter(|wanted| outdated || *wanted != present) {
+            let mut list: Vec<Value> =
+                current.into_iter().filter(|f| f != FINALIZER && f != DEPRECATED_FINALIZER).collect();
             if wanted {
                 list.push(FINALIZER.into());
             }
@@ -423,6 +426,27 @@ mod tests {
         let plan = run(Kind::Ip, Some(&object), &[Fields::Absent]);
         assert_eq!(plan.main.unwrap()["metadata"]["finalizers"], json!([]));
         assert!(plan.delete);
+    }
+
+    #[test]
+    fn the_finalizer_of_before_is_replaced_and_goes_with_ours() {
+        let list = |plan: &Plan| plan.main.as_ref().map(|patch| patch["metadata"]["finalizers"].clone());
+        for (has, wanted, becomes) in [
+            (json!([DEPRECATED_FINALIZER]), true, Some(json!([FINALIZER]))),
+            (json!([DEPRECATED_FINALIZER, "other", FINALIZER]), true, Some(json!(["other", FINALIZER]))),
+            (json!([FINALIZER]), true, None),
+            (json!(["other", DEPRECATED_FINALIZER]), false, Some(json!(["other"]))),
+            (json!([FINALIZER, DEPRECATED_FINALIZER]), false, Some(json!([]))),
+            (json!(["other"]), false, None),
+        ] {
+            let object = observed(json!({ "metadata": { "finalizers": has } }));
+            let plan = run(Kind::Subnet, Some(&object), &[Fields::Finalizer(wanted)]);
+            assert_eq!(list(&plan), becomes, "{has} {wanted}");
+        }
+        // An IP object that goes.
+        let object = observed(json!({ "metadata": { "finalizers": [DEPRECATED_FINALIZER] } }));
+        let plan = run(Kind::Ip, Some(&object), &[Fields::Absent]);
+        assert_eq!((list(&plan), plan.delete), (Some(json!([])), true));
     }
 
     #[test]
