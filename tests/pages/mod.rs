@@ -1,27 +1,31 @@
 //! Pages that say which test shows what: read, and held to the tests that there are. Used by
-//! `controller/tests/checks.rs` (docs/controller-checks.md).
+//! `controller/tests/checks.rs` (docs/controller-checks.md) and `daemon/tests/checks.rs` (docs/node-checks.md).
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A page of tables `| ids | shown by |`.
-pub struct Page {
+pub(crate) struct Page {
     /// Ids of all rows.
-    pub ids: BTreeSet<String>,
+    pub(crate) ids: BTreeSet<String>,
     /// Tests that rows name.
-    pub named: Vec<String>,
+    pub(crate) named: Vec<String>,
     /// Rows that name none, and give no reason for that.
-    pub unshown: Vec<String>,
+    pub(crate) unshown: Vec<String>,
 }
 
 impl Page {
     /// Reads a page of the repository.
-    pub fn read(root: &Path, name: &str) -> Self {
+    pub(crate) fn read(root: &Path, name: &str) -> Self {
         let text = std::fs::read_to_string(root.join(name)).unwrap();
         let mut page = Self { ids: BTreeSet::new(), named: Vec::new(), unshown: Vec::new() };
         for row in text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("|---")) {
             let cells: Vec<&str> = row.trim_matches('|').splitn(2, '|').collect();
-            page.ids.extend(cells[0].split(',').map(|id| id.trim().trim_matches('`').to_owned()));
+            for id in cells[0].split(',').map(|id| id.trim().trim_matches('`')) {
+                page.ids.insert(id.to_owned());
+                // What it is about may stand behind the id.
+                page.ids.extend(id.split(' ').next().map(str::to_owned));
+            }
             // Or the reason why there is nothing to show.
             let begins = cells[1].trim();
             let excused = begins.starts_with("nothing to do: ") || begins.starts_with('D');
@@ -38,7 +42,7 @@ impl Page {
 
     /// Every test that the page names exists below one of the folders, every row names one,
     /// and of the list that the page is about no id is missing.
-    pub fn hold(&self, root: &Path, folders: &[&str], list: impl IntoIterator<Item = String>) {
+    pub(crate) fn hold(&self, root: &Path, folders: &[&str], list: impl IntoIterator<Item = String>) {
         let mut known = BTreeSet::new();
         for folder in folders {
             functions(&root.join(folder), &mut known);

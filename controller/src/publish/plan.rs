@@ -335,8 +335,9 @@ impl Draft<'_> {
             let version = self.observed.resource_version.clone();
             json::set(&mut self.patch, &["metadata", "resourceVersion"], version.into());
         }
-        // Its lists of nodes are replaced as a whole: what somebody adds to them at this moment must not get lost.
-        if kind == Kind::ProviderNetwork && self.patch.get("spec").is_some() {
+        // A list of the spec is replaced as a whole: what somebody adds to it at this moment must not get lost.
+        let spec = self.patch.get("spec").and_then(Value::as_object);
+        if spec.is_some_and(|spec| spec.values().any(Value::is_array)) {
             let version = self.observed.resource_version.clone();
             json::set(&mut self.patch, &["metadata", "resourceVersion"], version.into());
         }
@@ -420,8 +421,13 @@ mod tests {
         assert!(patch.get("spec").is_none());
         let lists = Fields::Spec([(Arc::from("excludeNodes"), json!(["n-1"]))].into());
         let object = observed(json!({"spec": {"excludeNodes": ["n-2"]}}));
-        let patch = run(Kind::ProviderNetwork, Some(&object), &[lists]).main.unwrap();
-        assert_eq!(patch["metadata"]["resourceVersion"], "7", "a list that somebody else changes too");
+        for kind in [Kind::ProviderNetwork, Kind::Subnet] {
+            let patch = run(kind, Some(&object), std::slice::from_ref(&lists)).main.unwrap();
+            assert_eq!(patch["metadata"]["resourceVersion"], "7", "a list that somebody else changes too");
+        }
+        let word = Fields::Spec([(Arc::from("gateway"), json!("10.0.0.1"))].into());
+        let patch = run(Kind::Subnet, Some(&object), &[word]).main.unwrap();
+        assert!(patch.get("metadata").is_none(), "one word is nobody's list");
         let object = observed(json!({"metadata": {"finalizers": [FINALIZER]}}));
         let plan = run(Kind::Ip, Some(&object), &[Fields::Absent]);
         assert_eq!(plan.main.unwrap()["metadata"]["finalizers"], json!([]));
