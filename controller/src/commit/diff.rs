@@ -67,7 +67,7 @@ fn outdated(
     if fact.row.table.name() != table || **name != *of {
         return;
     }
-    let left = keys.into_iter().filter(|key| !wanted.contains_key(*key)).map(Atom::from);
+    let left = keys.into_iter().filter(|key| !wanted.contains_key(key)).map(Atom::from);
     let left: AtomSet = left.filter(|key| map.contains_key(key)).collect();
     if left.is_empty() {
         return;
