@@ -89,6 +89,8 @@ pub const OWN_REASONS: &[&str] = &[
     // A node's former chassis was deleted; two nodes announce one chassis.
     "DuplicateChassis",
     "ChassisConflict",
+    // A node's port groups have the names of another's.
+    "NodeNameConflict",
 ];
 
 /// Events that may wait to be sent.
@@ -293,6 +295,22 @@ mod tests {
         assert!(
             all.iter().all(|r| r.starts_with(char::is_uppercase) && r.chars().all(char::is_alphanumeric))
         );
+    }
+
+    /// The list of contract §8.8 for the kinds of issue 5, as it stands there: a slip in a name
+    /// shows here. (Its abbreviations `Success/Failed` written out.)
+    #[test]
+    fn reasons_are_the_contracts() {
+        let contract = "ValidatePodNetworkFailed AcquireAddressFailed GetVlanInfoFailed CreateOVNPortFailed \
+            SetOVNPortL2ForwardFailed PodNetworkAllocationFailed PodNetworkAllocated PodNetworkUpdated \
+            PodNetworkUpdateFailed PodNetworkReleased PodNetworkReleaseFailed PodSecurityUpdated PodSecurityUpdateFailed \
+            ValidateLogicalSwitchFailed ValidateLogicalSwitchSuccess ValidateSubnetVlanFailed \
+            SetPrivateLogicalSwitchSuccess SetPrivateLogicalSwitchFailed ResetLogicalSwitchAclSuccess \
+            ResetLogicalSwitchAclFailed SetLogicalSwitchAclsFailed AddLbToLogicalSwitchFailed SetNonOvnSubnetSuccess \
+            ReconcileCentralizedGatewaySuccess NoActiveGatewayFound NoReadyGateway ChangeToDistributedGw \
+            SubnetGatewayTypeChanged SubnetGatewayNodeChanged UpdateIPAMSucceeded UpdateIPAMFailed \
+            ReconcileAddressSetFailed NodeAddressConflictWithSubnet";
+        assert_eq!(CONTRACT_REASONS, contract.split_whitespace().collect::<Vec<_>>());
     }
 
     #[test]

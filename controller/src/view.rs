@@ -157,6 +157,8 @@ pub struct NodeView {
     pub ready: bool,
     /// As a gateway it gives no answer ([`crate::gateways`]).
     pub silent: bool,
+    /// The node that has port groups of the same names: dashes and dots of names are one there.
+    pub namesake: Option<Arc<str>>,
 }
 
 /// Projection of a subnet: what others need to know of it.
@@ -177,6 +179,8 @@ pub struct SubnetView {
     pub invalid: Option<(Arc<str>, Arc<str>)>,
     /// What is wrong beside, in view of other objects: it says so and serves on.
     pub problem: Option<Arc<str>>,
+    /// The object names another VPC than the one of `spec`, where it stays while it is used.
+    pub stays: bool,
 }
 
 impl SubnetView {

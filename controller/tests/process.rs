@@ -64,13 +64,18 @@ async fn a_killed_controller_of_the_same_pod_leads_again_at_once_and_catches_up(
     let controller = rig.start(&[]).await;
     rig.routed("old").await;
     controller.kill().await;
-    // While it is down: a pod comes, one goes.
-    rig.pod("new", "n1");
+    // While it is down (U16): a hundred pods come, one goes.
+    for n in 0..100 {
+        rig.pod(&format!("new-{n}"), "n1");
+    }
     rig.api.delete(&format!("{PODS}/old"));
     let began = std::time::Instant::now();
     let controller = rig.start(&[]).await;
-    rig.routed("new").await;
+    rig.routed("new-0").await;
     assert!(began.elapsed() < Duration::from_secs(12), "did not wait for the Lease: {:?}", began.elapsed());
+    for n in 1..100 {
+        rig.routed(&format!("new-{n}")).await;
+    }
     eventually("the old port is gone", async || !rig.has_port("old.shop").await).await;
     assert_eq!(controller.stop().await, Some(0));
 }

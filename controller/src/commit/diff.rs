@@ -47,8 +47,36 @@ pub(super) fn columns(
         if let Some(change) = one(column, ty, current, find) {
             changes.insert(*name, change);
         }
+        outdated(fact, (name, column), current, &mut changes);
     }
     changes
+}
+
+/// Keys that some ports have and others have not any more: no unit of the hundred thousand that
+/// never had them needs to say so.
+const OPTIONAL: (&str, &str, [&str; 2]) = ("Logical_Switch_Port", "external_ids", ["vips", "attach-vips"]);
+
+fn outdated(
+    fact: &RowFact,
+    (name, column): (&&'static str, &Column),
+    current: &Value,
+    changes: &mut BTreeMap<&'static str, Change>,
+) {
+    let (table, of, keys) = OPTIONAL;
+    let (Column::Keys(wanted), Some(map)) = (column, current.as_map()) else { return };
+    if fact.row.table.name() != table || **name != *of {
+        return;
+    }
+    let left = keys.into_iter().filter(|key| !wanted.contains_key(key)).map(Atom::from);
+    let left: AtomSet = left.filter(|key| map.contains_key(key)).collect();
+    if left.is_empty() {
+        return;
+    }
+    let change =
+        changes.entry(*name).or_insert_with(|| Change::Keys { set: AtomMap::new(), remove: AtomSet::new() });
+    if let Change::Keys { remove, .. } = change {
+        *remove = remove.iter().chain(left.iter()).cloned().collect();
+    }
 }
 
 fn one(column: &Column, ty: &ColumnType, current: &Value, find: Find<'_>) -> Option<Change> {

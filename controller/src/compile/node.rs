@@ -30,6 +30,14 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
         subnet_group(&subnet.name, name, &mut facts);
     }
     conflicts(&overlays, &object, &node, &mut facts);
+    if let Some(other) = &node.namesake {
+        let message = format!(
+            "node {name} has the port groups of node {other} ({}), since OVN does not tell their names apart, so its pods \
+             leave by that node; give it another name",
+            names::node_group(name)
+        );
+        rows::warning(&mut facts, &object, &node.uid, "NodeNameConflict", &message);
+    }
 
     let port: Arc<str> = names::node_port(name).into();
     let join = view.subnet(&config.node_switch).filter(|join| join.supported && join.invalid.is_none());

@@ -14,7 +14,9 @@ use crds::{keys, names};
 use ovsdb::Value;
 
 use super::{dhcp, rows};
-use crate::facts::{Column, EventFact, Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey, Table};
+use crate::facts::{
+    Column, EventFact, Facts, Fields, Gate, Gone, Keep, Kind, KubeFact, ObjectRef, RowKey, Table,
+};
 use crate::io::Config;
 use crate::view::{
     INSTANCE, Interface, Interfaces, Lease, LeaseState, MACHINE, Placement, PodView, SubnetView, View,
@@ -228,13 +230,14 @@ fn logical_port(view: &dyn View, nic: &Nic<'_>, subnet: &SubnetView, lease: &Lea
     if !vips.is_empty() {
         ids.extend([("vips", &*vips), ("attach-vips", "true")]);
     }
+    let ids = marks(view.config(), subnet, &ids, vips.is_empty());
     let dhcp = dhcp::port(view, pod, subnet, lease, facts);
     let switch = RowKey::new(Table::LogicalSwitch, &*lease.subnet);
     let mut row = rows::named(Table::LogicalSwitchPort, &lease.port, switch, "ports")
         .whole("type", Value::string(""))
         .whole("addresses", Value::strings(addresses))
         .whole("port_security", Value::strings(security))
-        .ids(&ids);
+        .column("external_ids", ids);
     for (column, refs) in dhcp {
         row = row.column(column, refs);
     }
@@ -248,6 +251,18 @@ fn logical_port(view: &dyn View, nic: &Nic<'_>, subnet: &SubnetView, lease: &Lea
         row = row.keys("options", [(chassis, &*node), (strategy, "rarp")]);
     }
     row.add(facts);
+}
+
+/// `external_ids` of a port. One of a custom VPC says that it is in the group for ports without a
+/// group, but not yet (contract §4.2, §6.4); who makes the group changes that.
+fn marks(config: &Config, subnet: &SubnetView, ids: &[(&str, &str)], no_vips: bool) -> Column {
+    let all = [("vendor", keys::VENDOR)].into_iter().chain(ids.iter().copied());
+    if *subnet.spec.vpc == *config.cluster_router {
+        return Column::keys(all);
+    }
+    let gone = if no_vips { &["vips", "attach-vips"][..] } else { &[] };
+    let gone = gone.iter().map(|key| Arc::from(*key)).collect();
+    Column::map(all, [("associated_sg_default-securitygroup", "false")], Gone::Keys(gone))
 }
 
 /// The default interface of a pod of the default VPC may have a next hop of its own

@@ -260,6 +260,19 @@ pub(crate) fn condition(
     kube(facts, object, uid, gate, fields);
 }
 
+/// Condition `Error`, which is there beside `Validated` and `Ready` (contract §1): true with
+/// what is wrong, else false with the reason of the good state.
+pub(crate) fn error(
+    facts: &mut Facts,
+    object: &ObjectRef,
+    uid: &Arc<str>,
+    wrong: Option<(&str, &str)>,
+    good: &str,
+) {
+    let why = wrong.unwrap_or((good, ""));
+    condition(facts, object, uid, Gate::Now, ("Error", wrong.is_some()), why);
+}
+
 /// A warning.
 pub(crate) fn warning(facts: &mut Facts, object: &ObjectRef, uid: &Arc<str>, reason: &str, message: &str) {
     facts.events.push(EventFact {

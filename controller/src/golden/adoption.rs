@@ -255,7 +255,7 @@ fn an_owned_row_that_differs_is_repaired_and_nothing_else() {
     check(&bench, &legacy);
 }
 
-fn kind_of(name: &str) -> Kind {
+pub(super) fn kind_of(name: &str) -> Kind {
     match name {
         "Namespace" => Kind::Namespace,
         "Node" => Kind::Node,

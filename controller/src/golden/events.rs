@@ -158,25 +158,27 @@ fn what_cannot_be_written_is_told_by_its_name() {
     assert_eq!(bench.api.annotation(&pod("x-y"), "ovn.kubernetes.io/routed"), None, "its port is a router's");
     let healed = during(&mut bench, &pod("x-y"), |bench| bench.api.delete(&subnet("x"), 0));
     assert_eq!(names(&healed), ["PodNetworkAllocated"]);
-    // Two router ports with one name.
-    for (name, network, block) in [("a-b", "c", "10.62.0.0/24"), ("a", "b-c", "10.63.0.0/24")] {
-        add(&mut bench, &vpc(name), json!({}));
-        add(
-            &mut bench,
-            &subnet(network),
-            json!({ "vpc": name, "cidrBlock": block, "private": name == "a-b" }),
-        );
-    }
-    let all = [reasons(&bench, &subnet("c")), reasons(&bench, &subnet("b-c"))].concat();
+    // A router port of a subnet with the name of one in an external network.
+    super::external::label(&mut bench, &["n-1", "n-2"]);
+    add(&mut bench, &cluster(super::external::NETWORK, "net1"), json!({ "defaultInterface": "eth1" }));
+    add(&mut bench, &cluster(Kind::Vlan, "v-7"), json!({ "id": 7, "provider": "net1" }));
+    add(&mut bench, &subnet("b-c"), json!({ "cidrBlock": "172.18.0.0/24", "vlan": "v-7" }));
+    add(&mut bench, &vpc("a"), json!({ "extraExternalSubnets": ["b-c"] }));
+    add(&mut bench, &vpc("a-b"), json!({}));
+    let spec = json!({ "vpc": "a-b", "cidrBlock": "10.62.0.0/24", "private": true });
+    add(&mut bench, &subnet("c"), spec);
+    let all = reasons(&bench, &subnet("c"));
     let failed =
         all.iter().any(|r| r == "SetPrivateLogicalSwitchFailed" || r == "ResetLogicalSwitchAclFailed");
     assert!(failed, "{all:?}");
-    // Two address sets with one name.
-    for (name, ip) in [("p-1", "10.16.70.1"), ("p.1", "10.16.70.2")] {
+    // An address set of a pool with the name of the nodes'.
+    add(&mut bench, &subnet("walled"), json!({ "cidrBlock": "10.64.0.0/24", "private": true }));
+    for (name, ip) in [("p-1", "10.16.70.1"), ("weir_nodes_v4", "10.16.70.2")] {
         let spec = json!({ "subnet": "ovn-default", "ips": [ip], "enableAddressSet": true });
         bench.api.create(&cluster(Kind::IpPool, name), json!({ "spec": spec })).unwrap();
         bench.settle();
     }
-    assert!(reasons(&bench, &cluster(Kind::IpPool, "p-1")).contains(&"UpdateIPAMSucceeded".to_owned()));
-    assert!(reasons(&bench, &cluster(Kind::IpPool, "p.1")).contains(&"ReconcileAddressSetFailed".to_owned()));
+    let of = |bench: &Bench, name: &str| reasons(bench, &cluster(Kind::IpPool, name));
+    assert!(of(&bench, "p-1").contains(&"UpdateIPAMSucceeded".to_owned()));
+    assert!(of(&bench, "weir_nodes_v4").contains(&"ReconcileAddressSetFailed".to_owned()));
 }

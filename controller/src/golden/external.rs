@@ -391,3 +391,32 @@ fn everything_that_lacks_is_named() {
         (&json!(["wan"]), &json!(false))
     );
 }
+
+/// Where the network is, and its VLAN, also of a port that was there before (contract §9).
+#[test]
+fn a_localnet_port_altered_by_hand_is_put_right() {
+    let mut bench = made();
+    let before = all_rows(&bench);
+    assert!(before.contains("network_name"), "{before}");
+    let change = |tag: Option<i64>, network: &str| {
+        Operation::update("Logical_Switch_Port")
+            .by("name", "localnet.wan")
+            .column("tag", Column::optional(tag))
+            .column("options", Column::string_map([("network_name", network)]))
+            .build()
+    };
+    for (tag, network) in [(Some(8), "net1"), (None, "net1"), (Some(7), "other")] {
+        bench.transact(&[change(tag, network)]);
+        bench.settle();
+        assert_eq!(all_rows(&bench), before);
+        // And one that is found like that.
+        bench.processes.last_mut().unwrap().paused = true;
+        bench.transact(&[change(tag, network)]);
+        restart(&mut bench, Families::V4);
+        assert_eq!(all_rows(&bench), before);
+    }
+    bench.api.edit(&cluster(Kind::Vlan, "v-7"), json!({ "spec": { "id": 9 } }));
+    bench.settle();
+    assert!(all_rows(&bench).contains("tag = "), "the Vlan's new id");
+    assert_ne!(all_rows(&bench), before);
+}

@@ -279,7 +279,12 @@ fn ports(rows: &mut Rows) {
     for (name, pod, switch, end, ip) in PORTS {
         let mut columns = vec![
             ("addresses", Value::strings([format!("{} {ip}", mac(end))])),
-            ids(&[("ls", switch), ("pod", pod)]),
+            match switch {
+                "blue-1" => {
+                    ids(&[("ls", switch), ("pod", pod), ("associated_sg_default-securitygroup", "false")])
+                }
+                _ => ids(&[("ls", switch), ("pod", pod)]),
+            },
         ];
         if switch == "central" {
             columns.push(("dhcpv4_options", Value::uuids([rows.uuid("DHCP_Options", "central")])));

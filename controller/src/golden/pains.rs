@@ -124,3 +124,145 @@ fn u_48_addresses_of_each_family_stand_alone(#[case] families: Families) {
         Families::Dual => assert_eq!((v4, v6), (&json!(5), &json!(5))),
     }
 }
+
+/// What rows say in which a family shows: policies, routes, ACLs, networks of router ports,
+/// DHCP, addresses of sets.
+fn families_rows(families: Families) -> std::collections::BTreeSet<String> {
+    let mut bench = super::bench(families);
+    add_node(&mut bench, families, "n-2", 12);
+    lead(&mut bench, families);
+    let pick = |v4: &str, v6: &str| families.pick(v4, v6);
+    let spec = json!({ "cidrBlock": pick("10.50.0.0/24", "fd00:50::/112"), "private": true, "enableDHCP": true,
+        "allowSubnets": pick("10.60.0.0/16", "fd00:60::/64").split(',').collect::<Vec<_>>(),
+        "acls": [{ "direction": "to-lport", "priority": 5, "match": "tcp", "action": "drop" }], "allowEWTraffic": true });
+    bench.api.create(&cluster(Kind::Subnet, "walled"), json!({ "spec": spec })).unwrap();
+    let spec = json!({ "cidrBlock": pick("10.51.0.0/24", "fd00:51::/112"), "gatewayType": "centralized",
+        "gatewayNode": "n-1,n-2", "enableEcmp": true });
+    bench.api.create(&cluster(Kind::Subnet, "central"), json!({ "spec": spec })).unwrap();
+    let spec = json!({ "bfdPort": { "enabled": true, "ip": pick("10.255.255.254", "fd00:ff::fe") },
+        "vpcPeerings": [{ "remoteVpc": "ovn-cluster", "localConnectIP": pick("169.254.0.1/30", "fd00:fe::1/126") }] });
+    bench.api.create(&cluster(Kind::Vpc, "blue"), json!({ "spec": spec })).unwrap();
+    bench.add_pod("a", "n-1");
+    bench.settle();
+    assert!(bench.core().quiet(), "{}", bench.core().status());
+    let replica = bench.db.replica();
+    let mut found = std::collections::BTreeSet::new();
+    let mut take = |table: &str, columns: &[&str], sets: &[&str]| {
+        for row in replica.table(table).unwrap().rows() {
+            let fixed: Vec<String> = columns.iter().map(|c| format!("{:?}", row.get(c).unwrap())).collect();
+            let values: Vec<&str> = sets.iter().flat_map(|c| row.get(c).unwrap().set_strings()).collect();
+            // Of a column with both families each is one.
+            let each = if sets.is_empty() { vec![""] } else { values };
+            found.extend(each.into_iter().map(|value| format!("{table} {} {value}", fixed.join(" "))));
+        }
+    };
+    take("Logical_Router_Policy", &["priority", "match", "action", "nexthops"], &[]);
+    take("Logical_Router_Static_Route", &["ip_prefix", "nexthop", "policy"], &[]);
+    take("ACL", &["priority", "direction", "match", "action"], &[]);
+    take("DHCP_Options", &["cidr"], &[]);
+    take("Logical_Router_Port", &["name"], &["networks"]);
+    take("Address_Set", &["name"], &["addresses"]);
+    found
+}
+
+/// A dual-stack cluster's rows are those of an IPv4 one and those of an IPv6 one, not one more
+/// or less: neither family decides about the other's.
+#[test]
+fn u_48_the_rows_of_both_families_are_those_of_each() {
+    let (v4, v6) = (families_rows(Families::V4), families_rows(Families::V6));
+    let both: std::collections::BTreeSet<_> = v4.union(&v6).cloned().collect();
+    let dual = families_rows(Families::Dual);
+    let only = |a: &std::collections::BTreeSet<String>, b: &std::collections::BTreeSet<String>| {
+        a.difference(b).cloned().collect::<Vec<_>>().join("\n")
+    };
+    assert!(dual == both, "of dual stack only\n{}\nof one only\n{}", only(&dual, &both), only(&both, &dual));
+    assert!(v4.len() > 20 && v4.intersection(&v6).count() < v4.len() / 2, "{v4:#?}");
+}
+
+/// One pod is one transaction; of many that come at once none takes more.
+#[test]
+fn u_30_a_pod_is_one_transaction_and_many_take_no_more() {
+    let mut bench = super::bench(Families::Dual);
+    lead(&mut bench, Families::Dual);
+    let count = |bench: &Bench| bench.processes[0].transactions.len();
+    let before = count(&bench);
+    bench.add_pod("one", "n-1");
+    bench.settle();
+    assert!(allocated(&bench, "one"));
+    assert_eq!(count(&bench), before + 1);
+    for n in 0..200 {
+        bench.add_pod(&format!("p-{n}"), "n-1");
+    }
+    bench.settle();
+    assert!((0..200).all(|n| allocated(&bench, &format!("p-{n}"))));
+    let of_many = count(&bench) - before - 1;
+    assert!(of_many <= 200, "{of_many} transactions for 200 pods");
+}
+
+/// Pods that come and go leave nothing that grows.
+#[test]
+fn u_25_churn_leaves_nothing_in_memory() {
+    let mut bench = super::bench(Families::Dual);
+    lead(&mut bench, Families::Dual);
+    bench.verify_every = u64::MAX;
+    let held = |bench: &Bench| {
+        let counters = bench.core().counters();
+        let graph = [counters.units, counters.reads, counters.edges, counters.rows, counters.members];
+        (graph, counters.leases, counters.refused, counters.publish_backlog, counters.commit_groups)
+    };
+    let mut known = Vec::new();
+    for wave in 0..12 {
+        for n in 0..50 {
+            let asks =
+                if n % 5 == 0 { json!({ "ovn.kubernetes.io/port_vips": "10.16.0.77" }) } else { json!({}) };
+            bench.add_pod_with(&format!("p-{wave}-{n}"), "n-1", asks);
+        }
+        bench.settle();
+        for n in 0..50 {
+            bench.api.remove(&pod(&format!("p-{wave}-{n}")));
+        }
+        bench.pass(5_000);
+        bench.settle();
+        known.push((held(&bench), bench.core().counters().graph_bytes));
+    }
+    assert!(known.iter().all(|(held, _)| *held == known[0].0), "{known:?}");
+    assert!(known.iter().all(|(_, bytes)| *bytes <= 2 * known[0].1), "{known:?}");
+    assert_eq!(bench.api.names(Kind::Ip).len(), 1, "the node's");
+    bench.verify();
+}
+
+/// Galaxy's shared pool: Deployments that take turns in its addresses (blue and green), never
+/// more than it has.
+#[test]
+fn gi_23_deployments_that_share_a_pool_hand_its_addresses_on() {
+    let mut bench = super::bench(Families::V4);
+    lead(&mut bench, Families::V4);
+    let spec = json!({ "subnet": "ovn-default", "ips": ["10.16.7.1..10.16.7.3"] });
+    bench.api.create(&cluster(Kind::IpPool, "shared"), json!({ "spec": spec })).unwrap();
+    bench.settle();
+    let add = |bench: &mut Bench, name: &str| {
+        bench.add_pod_with(name, "n-1", json!({ "ovn.kubernetes.io/ip_pool": "shared" }));
+        bench.settle();
+    };
+    let given = |bench: &Bench| -> Vec<String> {
+        let all = bench.api.names(Kind::Ip).into_iter().filter(|ip| &*ip.name != "node-n-1");
+        let ips =
+            all.map(|ip| bench.api.get(&ip).unwrap()["spec"]["v4IpAddress"].as_str().unwrap().to_owned());
+        let mut ips: Vec<String> = ips.collect();
+        ips.sort();
+        ips
+    };
+    let pool = ["10.16.7.1", "10.16.7.2", "10.16.7.3"];
+    for n in 0..3 {
+        add(&mut bench, &format!("blue-{n}"));
+    }
+    assert_eq!(given(&bench), pool);
+    for n in 0..3 {
+        add(&mut bench, &format!("green-{n}"));
+        assert!(!allocated(&bench, &format!("green-{n}")), "there is none left");
+        bench.api.remove(&pod(&format!("blue-{n}")));
+        bench.settle();
+        assert!(allocated(&bench, &format!("green-{n}")), "the one that blue-{n} had");
+        assert_eq!(given(&bench), pool);
+    }
+}

@@ -307,5 +307,20 @@ mod tests {
             assert!(text.contains(line), "{line} is missing in\n{text}");
         }
         assert!(!text.contains(r#"holder="a""#));
+        // The list of contract §8.7, with the type by which dashboards use them.
+        for (name, kind) in [
+            ("subnet_available_ip_count", "gauge"),
+            ("subnet_used_ip_count", "gauge"),
+            ("centralized_subnet_info", "gauge"),
+            ("subnet_ipam_info", "gauge"),
+            ("subnet_ip_assign_info", "gauge"),
+            ("ovs_client_request_latency_milliseconds", "histogram"),
+            ("rest_client_request_latency_seconds", "histogram"),
+            ("klog_lines", "counter"),
+            ("klog_bytes", "counter"),
+        ] {
+            let line = format!("# TYPE {name} {kind}\n");
+            assert!(text.contains(&line), "{line} is missing in\n{text}");
+        }
     }
 }

@@ -322,8 +322,11 @@ impl Draft<'_> {
         let current: Vec<Value> =
             self.at(&["metadata", "finalizers"]).and_then(Value::as_array).cloned().unwrap_or_default();
         let present = current.iter().any(|f| f == FINALIZER);
-        if let Some(wanted) = self.finalizer.filter(|wanted| *wanted != present) {
-            let mut list: Vec<Value> = current.into_iter().filter(|f| f != FINALIZER).collect();
+        // Of before 1.13: whoever deletes the object waits for it too (contract §1).
+        let outdated = current.iter().any(|f| f == DEPRECATED_FINALIZER);
+        if let Some(wanted) = self.finalizer.filter(|wanted| outdated || *wanted != present) {
+            let mut list: Vec<Value> =
+                current.into_iter().filter(|f| f != FINALIZER && f != DEPRECATED_FINALIZER).collect();
             if wanted {
                 list.push(FINALIZER.into());
             }
@@ -332,8 +335,9 @@ impl Draft<'_> {
             let version = self.observed.resource_version.clone();
             json::set(&mut self.patch, &["metadata", "resourceVersion"], version.into());
         }
-        // Its lists of nodes are replaced as a whole: what somebody adds to them at this moment must not get lost.
-        if kind == Kind::ProviderNetwork && self.patch.get("spec").is_some() {
+        // A list of the spec is replaced as a whole: what somebody adds to it at this moment must not get lost.
+        let spec = self.patch.get("spec").and_then(Value::as_object);
+        if spec.is_some_and(|spec| spec.values().any(Value::is_array)) {
             let version = self.observed.resource_version.clone();
             json::set(&mut self.patch, &["metadata", "resourceVersion"], version.into());
         }
@@ -417,12 +421,38 @@ mod tests {
         assert!(patch.get("spec").is_none());
         let lists = Fields::Spec([(Arc::from("excludeNodes"), json!(["n-1"]))].into());
         let object = observed(json!({"spec": {"excludeNodes": ["n-2"]}}));
-        let patch = run(Kind::ProviderNetwork, Some(&object), &[lists]).main.unwrap();
-        assert_eq!(patch["metadata"]["resourceVersion"], "7", "a list that somebody else changes too");
+        for kind in [Kind::ProviderNetwork, Kind::Subnet] {
+            let patch = run(kind, Some(&object), std::slice::from_ref(&lists)).main.unwrap();
+            assert_eq!(patch["metadata"]["resourceVersion"], "7", "a list that somebody else changes too");
+        }
+        let word = Fields::Spec([(Arc::from("gateway"), json!("10.0.0.1"))].into());
+        let patch = run(Kind::Subnet, Some(&object), &[word]).main.unwrap();
+        assert!(patch.get("metadata").is_none(), "one word is nobody's list");
         let object = observed(json!({"metadata": {"finalizers": [FINALIZER]}}));
         let plan = run(Kind::Ip, Some(&object), &[Fields::Absent]);
         assert_eq!(plan.main.unwrap()["metadata"]["finalizers"], json!([]));
         assert!(plan.delete);
+    }
+
+    #[test]
+    fn the_finalizer_of_before_is_replaced_and_goes_with_ours() {
+        let list = |plan: &Plan| plan.main.as_ref().map(|patch| patch["metadata"]["finalizers"].clone());
+        for (has, wanted, becomes) in [
+            (json!([DEPRECATED_FINALIZER]), true, Some(json!([FINALIZER]))),
+            (json!([DEPRECATED_FINALIZER, "other", FINALIZER]), true, Some(json!(["other", FINALIZER]))),
+            (json!([FINALIZER]), true, None),
+            (json!(["other", DEPRECATED_FINALIZER]), false, Some(json!(["other"]))),
+            (json!([FINALIZER, DEPRECATED_FINALIZER]), false, Some(json!([]))),
+            (json!(["other"]), false, None),
+        ] {
+            let object = observed(json!({ "metadata": { "finalizers": has } }));
+            let plan = run(Kind::Subnet, Some(&object), &[Fields::Finalizer(wanted)]);
+            assert_eq!(list(&plan), becomes, "{has} {wanted}");
+        }
+        // An IP object that goes.
+        let object = observed(json!({ "metadata": { "finalizers": [DEPRECATED_FINALIZER] } }));
+        let plan = run(Kind::Ip, Some(&object), &[Fields::Absent]);
+        assert_eq!((list(&plan), plan.delete), (Some(json!([])), true));
     }
 
     #[test]

@@ -126,6 +126,8 @@ pub struct World {
     others: BTreeMap<OtherKey, Arc<Other>>,
 
     node_names: Arc<BTreeSet<Arc<str>>>,
+    /// Nodes whose port groups have the names of another's, by name, and that one.
+    namesakes: ByName<Arc<str>>,
     vpc_subnets: ByName<Arc<BTreeSet<Arc<str>>>>,
     overlays: Arc<Vec<Overlay>>,
     node_gate: Arc<NodeGate>,
@@ -197,6 +199,7 @@ impl World {
             machines: machines::Machines::default(),
             others: BTreeMap::new(),
             node_names: Arc::default(),
+            namesakes: BTreeMap::new(),
             vpc_subnets: BTreeMap::new(),
             overlays: Arc::default(),
             node_gate: Arc::default(),
@@ -381,6 +384,8 @@ impl World {
         for object in gone {
             self.drop_object(&object);
         }
+        // Whether a subnet is used decides whether it stays in its VPC.
+        self.subnets_stale |= kind == Kind::Ip;
         self.index_nodes();
         self.judge_subnets();
         self.listed.insert(kind);
@@ -517,7 +522,7 @@ impl World {
 
     fn set_node(&mut self, node: Arc<Node>) {
         let name = node.meta.name.clone();
-        let view = project::node(&node, self.silent.contains(&name));
+        let view = project::node(&node, self.silent.contains(&name), self.namesakes.get(&name).cloned());
         let old = self.nodes.get(&name).map(|s| s.view.clone());
         let same = old.as_ref().is_some_and(|old| **old == view);
         let view = match old {
@@ -554,6 +559,9 @@ impl World {
         {
             self.node_names = Arc::new(self.nodes.keys().cloned().collect());
             self.changed.insert(ReadKey::NodeNames);
+            // Names of port groups are made of both.
+            self.subnets_stale = true;
+            self.find_namesakes();
         }
         let mut by_ip = BTreeMap::new();
         for (name, stored) in self.nodes.iter().rev() {
@@ -564,6 +572,28 @@ impl World {
             self.node_ips = Arc::new(by_ip.keys().copied().collect());
             self.nodes_by_ip = by_ip;
             self.subnets_stale = true;
+        }
+    }
+
+    /// Of two nodes with one name for port groups (contract, notation) the first by name has them.
+    fn find_namesakes(&mut self) {
+        let mut first: BTreeMap<String, Arc<str>> = BTreeMap::new();
+        let mut found = BTreeMap::new();
+        for name in self.nodes.keys() {
+            let other = first.entry(crds::names::dot_form(name)).or_insert_with(|| name.clone());
+            if other != name {
+                found.insert(name.clone(), other.clone());
+            }
+        }
+        let before = std::mem::replace(&mut self.namesakes, found);
+        let names: BTreeSet<Arc<str>> = before.keys().chain(self.namesakes.keys()).cloned().collect();
+        for name in names {
+            if before.get(&name) == self.namesakes.get(&name) {
+                continue;
+            }
+            if let Some(node) = self.nodes.get(&name).map(|stored| stored.object.clone()) {
+                self.set_node(node);
+            }
         }
     }
 

@@ -54,7 +54,9 @@ impl World {
     pub(super) fn set_vpc(&mut self, vpc: Arc<Vpc>) {
         let name = vpc.meta.name.clone();
         let view = Arc::new(VpcView::of(&vpc));
+        let lists = vpc.status.subnets.clone();
         let old = self.vpcs.insert(name.clone(), Stored { object: vpc, view: view.clone() });
+        self.subnets_stale |= old.as_ref().is_none_or(|old| old.object.status.subnets != lists);
         let switch = self.config.external_gateway_switch.clone();
         let before = eips::externals(old.as_ref().map(|old| &*old.view), &switch);
         self.note_externals(before, eips::externals(Some(&view), &switch));
@@ -69,7 +71,8 @@ impl World {
         if old.view == view {
             return;
         }
-        self.subnets_stale |= old.view.mirrored != view.mirrored;
+        self.subnets_stale |=
+            old.view.mirrored != view.mirrored || old.view.spec.vpc_peerings != view.spec.vpc_peerings;
         let binds = |view: &VpcView| (view.spec.namespaces.clone(), view.spec.default_subnet.clone());
         self.bindings_stale |= binds(&old.view) != binds(&view) || old.view.mirrored != view.mirrored;
         self.changed.insert(ReadKey::Vpc(name));
@@ -110,13 +113,16 @@ impl World {
 
     fn judge_all(&mut self) {
         let vpc = |name: &str| self.vpc(name);
+        let stays_in = |subnet: &Subnet, asked: &str| self.stays_in(subnet, asked);
         let around = Surroundings {
             config: &self.config,
             subnets: &self.subnets,
             vpc: &vpc,
             nodes: &self.nodes_by_ip,
+            node_names: &self.node_names,
             before: &self.subnet_views,
             externals: &self.externals,
+            stays_in: &stays_in,
         };
         let views = contest::project(&around);
         let gone: Vec<_> = self.subnet_views.keys().filter(|n| !views.contains_key(*n)).cloned().collect();
@@ -144,6 +150,22 @@ impl World {
         }
         self.list_overlays();
         self.bindings_stale |= rebind;
+    }
+
+    /// See [`Surroundings::stays_in`]. A subnet without conditions was never served: one of its
+    /// name may have been.
+    fn stays_in(&self, subnet: &Subnet, asked: &str) -> Option<Arc<str>> {
+        if asked.is_empty() || subnet.status.conditions.is_empty() {
+            return None;
+        }
+        let name = &subnet.meta.name;
+        let lists = |vpc: &Vpc| vpc.status.subnets.iter().any(|listed| **listed == **name);
+        if self.vpcs.get(asked).is_some_and(|stored| lists(&stored.object)) {
+            return None;
+        }
+        let (home, _) = self.vpcs.iter().find(|(_, stored)| lists(&stored.object))?;
+        let used = self.ips.values().any(|ip| *ip.spec.subnet == **name);
+        used.then(|| home.clone())
     }
 
     fn forget_subnet(&mut self, name: Arc<str>) {
@@ -199,10 +221,12 @@ impl World {
 
     /// A record of an address came or went: it may hold a subnet on its way out.
     pub(super) fn note_holder(&mut self, subnet: &str) {
-        let deleting = self.subnet_views.get_key_value(subnet).filter(|(_, view)| view.deleting);
-        if let Some((name, _)) = deleting {
+        let Some((name, view)) = self.subnet_views.get_key_value(subnet) else { return };
+        if view.deleting {
             self.usage_stale.insert(name.clone());
         }
+        // It may go where its user wants it to be.
+        self.subnets_stale |= view.stays;
     }
 
     /// MAC address of a subnet's router port, as the database has it.
@@ -274,7 +298,7 @@ impl World {
     }
 
     /// Which subnets a VPC has, and which subnet a router port belongs to.
-    fn index_networks(&mut self) {
+    pub(super) fn index_networks(&mut self) {
         let mut index: BTreeMap<Arc<str>, BTreeSet<Arc<str>>> = BTreeMap::new();
         self.router_ports.clear();
         for (name, view) in self.subnet_views.iter().filter(|(_, view)| !view.spec.vpc.is_empty()) {

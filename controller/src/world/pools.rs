@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crds::net;
+use crds::{names, net};
 
 use super::renew::renew;
 use super::{ByName, ReadKey, World};
@@ -38,14 +38,44 @@ type Texts = Vec<Arc<str>>;
 /// What is wrong, in words that name the remedy.
 type Problem = String;
 
+/// Its condition says that it works.
+fn is_ready(pool: &IpPool) -> bool {
+    pool.status.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True")
+}
+
 impl World {
     pub(super) fn set_pool(&mut self, pool: Arc<IpPool>) {
         let (name, subnet) = (pool.meta.name.clone(), Arc::<str>::from(&*pool.spec.subnet));
-        let old = self.pools.objects.insert(name, pool);
+        let old = self.pools.objects.insert(name.clone(), pool);
         let moved = old.map(|old| Arc::<str>::from(&*old.spec.subnet)).filter(|old| *old != subnet);
         for subnet in moved.into_iter().chain([subnet]) {
             self.project_pools(&subnet);
         }
+        self.project_namesakes(&name);
+    }
+
+    /// Pools of other subnets whose address set would have the same name.
+    fn project_namesakes(&mut self, name: &str) {
+        let set = names::dot_form(name);
+        let others = self.pools.objects.values().filter(|pool| *pool.meta.name != *name);
+        let others = others.filter(|pool| names::dot_form(&pool.meta.name) == set);
+        let subnets: BTreeSet<Arc<str>> = others.map(|pool| Arc::from(&*pool.spec.subnet)).collect();
+        for subnet in subnets {
+            self.project_pools(&subnet);
+        }
+    }
+
+    /// The pool that has the address set of that name already: dashes become dots (contract
+    /// §4.4). Of two the one that works already has it, then the first by name.
+    fn namesake(&self, pool: &IpPool) -> Option<Arc<str>> {
+        let set = names::dot_form(&pool.meta.name);
+        let rank = |pool: &IpPool| (!is_ready(pool), pool.meta.name.clone());
+        let others = self.pools.objects.values().filter(|other| {
+            other.spec.enable_address_set
+                && other.meta.name != pool.meta.name
+                && names::dot_form(&other.meta.name) == set
+        });
+        others.filter(|other| rank(other) < rank(pool)).map(|other| other.meta.name.clone()).next()
     }
 
     pub(super) fn remove_pool(&mut self, name: &Arc<str>) {
@@ -56,6 +86,7 @@ impl World {
             self.changed.insert(ReadKey::PoolUsage(name.clone()));
         }
         self.project_pools(&Arc::from(&*pool.spec.subnet));
+        self.project_namesakes(name);
     }
 
     /// Projects all pools of a subnet anew: one's validity depends on the others and
@@ -67,10 +98,7 @@ impl World {
             return;
         }
         // Of two that overlap the one that works already wins.
-        order.sort_by_key(|pool| {
-            let ready = pool.status.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True");
-            (!ready, pool.meta.name.clone())
-        });
+        order.sort_by_key(|pool| (!is_ready(pool), pool.meta.name.clone()));
         let mut carved: BTreeMap<Arc<str>, PoolSpec> = BTreeMap::new();
         for pool in order {
             let name = pool.meta.name.clone();
@@ -115,6 +143,12 @@ impl World {
         };
         if let Some((_, message)) = &view.invalid {
             return Err(format!("its subnet can't be used: {message}"));
+        }
+        if let Some(other) = self.namesake(pool).filter(|_| spec.enable_address_set) {
+            return Err(format!(
+                "enableAddressSet: its address set would be that of IPPool {other} ({}); rename the pool, or do without",
+                names::dot_form(&pool.meta.name)
+            ));
         }
         let mut ranges =
             Ranges::parse(spec.ips.iter().map(String::as_str)).map_err(|error| format!("ips: {error}"))?;

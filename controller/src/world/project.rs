@@ -101,8 +101,8 @@ pub(crate) fn owner(meta: &Meta) -> Option<(Arc<str>, Arc<str>)> {
     })
 }
 
-/// Projection of a node, which may be silent as a gateway.
-pub(crate) fn node(node: &Node, silent: bool) -> NodeView {
+/// Projection of a node, which may be silent as a gateway, and have a namesake.
+pub(crate) fn node(node: &Node, silent: bool, namesake: Option<Arc<str>>) -> NodeView {
     let (mut ipv4, mut ipv6) = (None, None);
     for ip in node.internal_ips.iter().filter_map(|text| text.parse::<IpAddr>().ok()) {
         match ip {
@@ -117,6 +117,7 @@ pub(crate) fn node(node: &Node, silent: bool) -> NodeView {
         chassis: node.meta.annotations.get(keys::CHASSIS).filter(|c| !c.is_empty()).cloned(),
         ready: node.ready,
         silent,
+        namesake,
     }
 }
 
@@ -190,7 +191,7 @@ mod tests {
             internal_ips: vec!["fd00::1".into(), "192.0.2.1".into(), "192.0.2.2".into(), "x".into()],
             ..Node::default()
         };
-        let view = node(&object, false);
+        let view = node(&object, false, None);
         assert_eq!(view.ipv4, Some("192.0.2.1".parse().unwrap()));
         assert_eq!(view.ipv6, Some("fd00::1".parse().unwrap()));
     }

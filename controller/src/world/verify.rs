@@ -49,6 +49,7 @@ impl World {
         fresh.subnet_views = self.subnet_views.clone();
         fresh.subnets_stale = true;
         fresh.judge_subnets();
+        fresh.index_networks();
         found.same(|| "namespaces with pods".into(), &self.pods.len(), &fresh.pods.len());
         for (namespace, pods) in &self.pods {
             let anew = fresh.pods.get(namespace);

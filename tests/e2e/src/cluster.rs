@@ -149,10 +149,11 @@ const NORTHBOUND: &[&str] = &[
     "Logical_Router_Policy",
     "ACL",
     "Address_Set",
+    "DHCP_Options",
     "Load_Balancer",
     "NAT",
 ];
-const SOUTHBOUND: &[&str] = &["Port_Binding", "Chassis"];
+const SOUTHBOUND: &[&str] = &["Port_Binding", "Chassis", "MAC_Binding", "FDB"];
 const SWITCH: &[&str] = &["Bridge", "Port", "Interface", "QoS", "Queue"];
 
 /// A session with one database.

@@ -115,7 +115,9 @@ pub(super) fn fields(
 ) {
     super::finalizer(object, subnet, usage, facts);
     rows::kube(facts, object, &subnet.uid, Gate::Now, Fields::Status(status::counters(usage)));
-    let vlan = network_problem(view, &subnet.spec);
+    let vlan = network_problem(view, &subnet.spec).map(|vlan| format!("subnet {}: {vlan}", object.name));
+    let wrong = problem.map(|problem| (INVALID, problem)).or(vlan.as_deref().map(|vlan| (WRONG_VLAN, vlan)));
+    rows::error(facts, object, &subnet.uid, wrong, super::success(subnet));
     let mut say = |gate, ready, why: (&str, &str)| {
         rows::condition(facts, object, &subnet.uid, gate, ("Ready", ready), why);
         if !ready {
@@ -126,7 +128,7 @@ pub(super) fn fields(
     match (held, problem, vlan) {
         (Some(held), ..) => say(Gate::Now, false, (status::IN_USE, &held)),
         (_, Some(problem), _) => say(Gate::Now, false, (INVALID, problem)),
-        (_, _, Some(vlan)) => say(Gate::Now, false, (WRONG_VLAN, &format!("subnet {}: {vlan}", object.name))),
+        (_, _, Some(vlan)) => say(Gate::Now, false, (WRONG_VLAN, &vlan)),
         (None, None, None) => {
             let message = "external network of Vpcs and OvnEips; pods get no addresses here: this version of Weir does \
                            not act on underlay subnets";

@@ -65,6 +65,7 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
         for kind in ["Validated", "Ready"] {
             rows::condition(&mut facts, &object, &subnet.uid, Gate::Now, (kind, false), (reason, message));
         }
+        rows::error(&mut facts, &object, &subnet.uid, Some((reason, message)), "");
         rows::warning(&mut facts, &object, &subnet.uid, reason, message);
         if subnet.deleting {
             finalizer(&object, &subnet, &usage, &mut facts);
@@ -132,13 +133,7 @@ fn object_fields(
     let (config, uid) = (view.config(), &subnet.uid);
     finalizer(object, subnet, usage, facts);
     if !subnet.deleting {
-        rows::kube(
-            facts,
-            object,
-            uid,
-            Gate::Now,
-            Fields::Spec(spec::defaults(config, &object.name, &subnet.spec)),
-        );
+        rows::kube(facts, object, uid, Gate::Now, Fields::Spec(spec::defaults(config, &object.name, subnet)));
     }
     rows::kube(facts, object, uid, Gate::Now, Fields::Status(status::counters(usage)));
     let active = outcome.gateway.active.as_deref();
@@ -155,6 +150,10 @@ fn readiness(
     facts: &mut Facts,
 ) {
     let held = status::held(usage);
+    let wrong = (problem.map(|problem| (INVALID, problem)))
+        .or_else(|| acl.map(|acl| (WRONG_ACL, acl)))
+        .or_else(|| gateway.problem.as_ref().map(|(reason, message)| (*reason, message.as_str())));
+    rows::error(facts, object, &subnet.uid, wrong, success(subnet));
     let (gate, ready, why) = match (problem, &held) {
         (_, Some(held)) if subnet.deleting => {
             rows::warning(facts, object, &subnet.uid, status::IN_USE, held);

@@ -8,14 +8,15 @@ use crds::{SubnetSpec, net};
 use serde_json::json;
 
 use crate::io::Config;
-use crate::view::is_ovn_provider;
+use crate::view::{SubnetView, is_ovn_provider};
 
 /// The fields as they should be.
 pub(super) fn defaults(
     config: &Config,
     name: &str,
-    spec: &SubnetSpec,
+    subnet: &SubnetView,
 ) -> BTreeMap<Arc<str>, serde_json::Value> {
+    let spec = &*subnet.spec;
     let (cidr, gateway) = dual_upgrade(config, name, spec);
     let ovn = is_ovn_provider(&spec.provider);
     let mut fields = BTreeMap::from([
@@ -27,7 +28,8 @@ pub(super) fn defaults(
         ("default".into(), json!(spec.default)),
         ("gatewayNode".into(), json!(spec.gateway_node)),
     ]);
-    if ovn {
+    // What its user wrote there stays until it counts.
+    if ovn && !subnet.stays {
         fields.insert("vpc".into(), json!(spec.vpc));
     }
     if !spec.gateway_type.is_empty() {

@@ -151,6 +151,7 @@ impl Cluster {
             chassis: Some("chassis-1".into()),
             ready: true,
             silent: false,
+            namesake: None,
         };
         cluster.nodes.insert("n-1".into(), Arc::new(node));
         cluster.hold("node-n-1", "join", families.v4("100.64.0.2"), families.v6("fd00:100:64::2"), 1);
@@ -225,6 +226,7 @@ impl Cluster {
             external: false,
             invalid: None,
             problem: None,
+            stays: false,
         };
         self.subnets.insert(name.into(), Arc::new(view));
     }

@@ -37,7 +37,7 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
         _ => {}
     }
     let spec = vpc.as_ref().map(|vpc| vpc.spec.clone()).unwrap_or_default();
-    router(name, &spec, &mut facts);
+    router(view, name, &spec, &mut facts);
     let outcome = vpc.as_ref().map(|vpc| external::rows(view, name, vpc, &mut facts)).unwrap_or_default();
     let mut problems = routes::rows(view, name, &spec, &outcome, &mut facts);
     problems.extend(policies::rows(name, &spec, &mut facts));
@@ -52,10 +52,14 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
     facts
 }
 
-fn router(name: &str, spec: &crds::VpcSpec, facts: &mut Facts) {
-    // With external networks or peers OVN must learn neighbours from ARP requests.
-    let learns =
-        spec.enable_external || !spec.extra_external_subnets.is_empty() || !spec.vpc_peerings.is_empty();
+fn router(view: &dyn View, name: &str, spec: &crds::VpcSpec, facts: &mut Facts) {
+    // With external networks, peers, or an underlay that it routes for, OVN must learn
+    // neighbours from ARP requests.
+    let subnets = view.vpc_subnets(name);
+    let learns = spec.enable_external
+        || !spec.extra_external_subnets.is_empty()
+        || !spec.vpc_peerings.is_empty()
+        || subnets.iter().any(|s| view.subnet(s).is_some_and(|s| s.spec.u2o_interconnection));
     let options = [("mac_binding_age_threshold", "300"), ("dynamic_neigh_routers", "true")];
     let learning = ("always_learn_from_arp_request", "false");
     let options = if learns {
@@ -125,6 +129,10 @@ fn conditions(
         say(facts, Gate::Now, "Validated", false, (INVALID, &problem));
         rows::warning(facts, object, &vpc.uid, INVALID, &problem);
     }
+    let lacking = lacks.join(". ");
+    let wrong = (!problems.is_empty()).then_some((INVALID, &*problem));
+    let wrong = wrong.or((!lacks.is_empty()).then_some((NO_EXTERNAL, &*lacking)));
+    rows::error(facts, object, &vpc.uid, wrong, "ReconcileSuccess");
     let subnets = view.vpc_subnets(&object.name);
     if vpc.deleting && !subnets.is_empty() {
         let names = subnets.iter().map(|name| &**name).collect::<Vec<_>>().join(", ");
@@ -134,9 +142,8 @@ fn conditions(
     } else if !problems.is_empty() {
         say(facts, Gate::Now, "Ready", false, (INVALID, &problem));
     } else if !lacks.is_empty() {
-        let message = lacks.join(". ");
-        say(facts, Gate::Now, "Ready", false, (NO_EXTERNAL, &message));
-        rows::warning(facts, object, &vpc.uid, NO_EXTERNAL, &message);
+        say(facts, Gate::Now, "Ready", false, (NO_EXTERNAL, &lacking));
+        rows::warning(facts, object, &vpc.uid, NO_EXTERNAL, &lacking);
     } else {
         say(facts, Gate::Committed, "Ready", true, ("ReconcileSuccess", &waiting.join("; ")));
     }

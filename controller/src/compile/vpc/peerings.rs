@@ -37,6 +37,14 @@ pub(super) fn rows(
             }
         };
         let remote = &*entry.remote_vpc;
+        let port = names::router_port(router, remote);
+        if let Some(subnet) = subnet_of(view, &port) {
+            problems.push(format!(
+                "{place}: its router port would have the name of that of subnet {subnet} ({port}); rename the subnet, or \
+                 one of the Vpcs"
+            ));
+            continue;
+        }
         let other = view.vpc(remote);
         let back = other
             .as_ref()
@@ -44,7 +52,6 @@ pub(super) fn rows(
         if !back {
             waiting.push(format!("{place}: Vpc {remote} has no peering back to {router} yet"));
         }
-        let port = names::router_port(router, remote);
         let mac = mac::format(mac::draw(view.config().seed, &["router port", &port], 0));
         rows::named(Table::LogicalRouterPort, &port, RowKey::new(Table::LogicalRouter, router), "ports")
             .whole("networks", Value::strings(nets))
@@ -54,6 +61,15 @@ pub(super) fn rows(
             .add(facts);
     }
     waiting
+}
+
+/// The subnet whose router port has that name: names of VPCs and subnets are joined by a dash.
+fn subnet_of<'a>(view: &dyn View, port: &'a str) -> Option<&'a str> {
+    let parts = port.match_indices('-').filter_map(|(at, _)| Some((port.get(..at)?, port.get(at + 1..)?)));
+    let of_both = |(vpc, subnet): &(&str, &str)| {
+        view.subnet(subnet).is_some_and(|seen| *seen.spec.vpc == **vpc && seen.invalid.is_none())
+    };
+    parts.into_iter().find(of_both).map(|(_, subnet)| subnet)
 }
 
 /// The networks of our half, or what is wrong with the entry.

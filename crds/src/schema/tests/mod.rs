@@ -219,13 +219,66 @@ fn schemas_are_structural() {
     }
 }
 
-/// The familiar columns of `kubectl get subnets`.
-#[test]
-fn subnet_columns() {
-    let names: Vec<_> = definition("Subnet").columns.iter().map(|column| column.name).collect();
-    assert_eq!(
-        names.join(" "),
-        "Provider Vpc Vlan Protocol CIDR Private NAT Default GatewayType V4Used V4Available V6Used \
-         V6Available ExcludeIPs U2OInterconnectionIP"
-    );
+/// The columns that people know from `kubectl get` (contract §1.1–1.4, §1.7), with their fields.
+#[rstest]
+#[case(
+    "Subnet",
+    "Provider=.spec.provider Vpc=.spec.vpc Vlan=.spec.vlan Protocol=.spec.protocol CIDR=.spec.cidrBlock \
+    Private=.spec.private NAT=.spec.natOutgoing Default=.spec.default GatewayType=.spec.gatewayType \
+    V4Used=.status.v4usingIPs V4Available=.status.v4availableIPs V6Used=.status.v6usingIPs \
+    V6Available=.status.v6availableIPs ExcludeIPs=.spec.excludeIps \
+    U2OInterconnectionIP=.status.u2oInterconnectionIP"
+)]
+#[case(
+    "IP",
+    "V4IP=.spec.v4IpAddress V6IP=.spec.v6IpAddress Mac=.spec.macAddress Node=.spec.nodeName \
+    Subnet=.spec.subnet"
+)]
+#[case(
+    "IPPool",
+    "Subnet=.spec.subnet enableAddressSet=.spec.enableAddressSet IPs=.spec.ips \
+    V4Used=.status.v4UsingIPs V4Available=.status.v4AvailableIPs V6Used=.status.v6UsingIPs \
+    V6Available=.status.v6AvailableIPs"
+)]
+#[case(
+    "Vpc",
+    "EnableExternal=.status.enableExternal EnableBfd=.status.enableBfd Standby=.status.standby \
+    Subnets=.status.subnets ExtraExternalSubnets=.status.extraExternalSubnets Namespaces=.spec.namespaces \
+    DefaultSubnet=.status.defaultLogicalSwitch Age=.metadata.creationTimestamp"
+)]
+#[case(
+    "Vip",
+    "Namespace=.spec.namespace V4IP=.status.v4ip V6IP=.status.v6ip Mac=.status.mac \
+    Subnet=.spec.subnet Type=.status.type"
+)]
+fn printer_columns(#[case] kind: &str, #[case] expected: &str) {
+    let columns = definition(kind).columns;
+    let shown: Vec<_> = columns.iter().map(|column| format!("{}={}", column.name, column.path)).collect();
+    assert_eq!(shown.join(" "), expected);
+}
+
+/// Plurals and short names, by which scripts ask (contract §1).
+#[rstest]
+#[case("Subnet", "subnets", &["subnet"], true)]
+#[case("IP", "ips", &["ip"], false)]
+#[case("IPPool", "ippools", &["ippool"], true)]
+#[case("Vpc", "vpcs", &["vpc"], true)]
+#[case("Vip", "vips", &["vip"], false)]
+fn names_and_status_subresources(
+    #[case] kind: &str,
+    #[case] plural: &str,
+    #[case] short: &[&str],
+    #[case] status: bool,
+) {
+    let json = definition(kind).to_json();
+    let names = &json["spec"]["names"];
+    assert_eq!(names["plural"], plural);
+    let known: Vec<_> =
+        names["shortNames"].as_array().into_iter().flatten().chain([&names["singular"]]).collect();
+    assert!(short.iter().all(|name| known.iter().any(|other| *other == name)), "{names}");
+    assert_eq!(json["spec"]["scope"], "Cluster");
+    let versions = json["spec"]["versions"].as_array().unwrap();
+    assert_eq!(versions.len(), 1);
+    assert_eq!((&versions[0]["name"], &versions[0]["storage"]), (&json!("v1"), &json!(true)));
+    assert_eq!(versions[0]["subresources"].get("status").is_some(), status);
 }
