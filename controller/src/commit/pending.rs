@@ -122,6 +122,11 @@ impl Pending {
         let state = self.groups.get_mut(&group)?;
         state.items.remove(item);
         if !state.items.is_empty() || state.phase == Phase::InFlight {
+            // It may have been this item that needed the row which the group waits for, and
+            // that row may never come: the others are looked at again without it.
+            if state.phase == Phase::Blocked {
+                self.set_ready(&group);
+            }
             return None;
         }
         self.forget(&group);

@@ -345,3 +345,21 @@ fn units_that_need_each_others_rows_go_together() {
     assert_eq!(bench.sent.len(), transactions + 2, "the router, then the two together");
     assert_eq!(bench.commit.backlog(), (0, 0, 0, 0));
 }
+
+/// What a group waits for may be needed no more before it comes: the group must not wait on.
+#[test]
+fn who_needs_a_lacking_row_no_more_goes_on_without_it() {
+    let mut bench = Bench::new();
+    bench.set(UnitKey::Subnet("s".into()), vec![switch("s")], vec![]);
+    bench.run();
+    let row = port("a.web", "s");
+    let member =
+        MemberFact { row: RowKey::new(Table::PortGroup, "s.n.1"), column: "ports", element: row.row.clone() };
+    bench.set(pod("a"), vec![row.clone()], vec![member]);
+    bench.run();
+    assert!(bench.find(Table::LogicalSwitchPort, "a.web").is_none(), "its group is not there");
+    bench.set(pod("a"), vec![row], vec![]);
+    bench.run();
+    assert!(bench.find(Table::LogicalSwitchPort, "a.web").is_some());
+    assert!(bench.commit.pending.is_empty());
+}

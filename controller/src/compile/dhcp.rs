@@ -63,6 +63,7 @@ pub(super) fn rows(config: &Config, name: &str, spec: &SubnetSpec, facts: &mut F
     }
 }
 
+/// Says whether it could be stated: not without a block of that family that can be read.
 fn row(
     config: &Config,
     subnet: &str,
@@ -70,9 +71,9 @@ fn row(
     (v4, port): (bool, &str),
     mut options: BTreeMap<String, String>,
     facts: &mut Facts,
-) {
+) -> bool {
     let nets = net::parse_dual_cidrs(&spec.cidr_block).unwrap_or_default();
-    let Some(net) = nets.iter().find(|net| net.addr().is_ipv4() == v4) else { return };
+    let Some(net) = nets.iter().find(|net| net.addr().is_ipv4() == v4) else { return false };
     let mac = mac::format(mac::draw(config.seed, &["dhcp server", subnet, protocol(v4)], 0));
     // A server's identity stays what it is once hosts have leases from it.
     let mut initial: BTreeMap<&str, String> = BTreeMap::new();
@@ -104,11 +105,14 @@ fn row(
         .column("options", Column::map(options, initial, Gone::Others))
         .ids(&ids)
         .add(facts);
+    true
 }
 
 /// The references of a pod's port, and the rows of its own that it asks for, also on a
 /// subnet without DHCP. Without both nothing is said: a row that goes takes the
-/// references along.
+/// references along. Nor is a row referred to that nobody states, as those of a subnet
+/// that can't work: the port would wait for it, and with the port all that changes about
+/// it meanwhile. What it refers to already stays.
 pub(super) fn port(
     view: &dyn View,
     pod: &PodView,
@@ -127,16 +131,16 @@ pub(super) fn port(
         }
         let own =
             pod.requests.get(annotation).and_then(|text| options(text).ok()).filter(|own| !own.is_empty());
-        if own.is_none() && !subnet.spec.enable_dhcp {
+        let (stated, target) = match own {
+            Some(own) => (
+                row(view.config(), &lease.subnet, &subnet.spec, (v4, &lease.port), own, facts),
+                RowKey::new(Table::DhcpOptions, rows::dhcp_key(&lease.subnet, protocol(v4), &lease.port)),
+            ),
+            None => (subnet.spec.enable_dhcp && subnet.invalid.is_none(), subnet_row(&lease.subnet, v4)),
+        };
+        if !stated {
             continue;
         }
-        let target = match own {
-            Some(own) => {
-                row(view.config(), &lease.subnet, &subnet.spec, (v4, &lease.port), own, facts);
-                RowKey::new(Table::DhcpOptions, rows::dhcp_key(&lease.subnet, protocol(v4), &lease.port))
-            }
-            None => subnet_row(&lease.subnet, v4),
-        };
         columns.push((column, Column::Refs([target].into())));
     }
     columns

@@ -305,7 +305,9 @@ fn memberships(
         return;
     }
     // The join subnet has no groups of its own: what is on it leaves through no gateway.
-    if lease.subnet != config.node_switch && subnet.spec.gateway_type != "centralized" && !own {
+    // Nor are those of one that can't work stated: what is in them stays, and nobody waits for them.
+    let grouped = subnet.invalid.is_none() && subnet.spec.gateway_type != "centralized";
+    if lease.subnet != config.node_switch && grouped && !own {
         facts.members.push(rows::member(&names::subnet_node_group(&lease.subnet, &pod.node), &lease.port));
     }
     facts.members.push(rows::member(&names::node_group(&pod.node), &lease.port));

@@ -125,3 +125,45 @@ fn a_smaller_block_keeps_the_addresses_of_running_pods() {
     let status = &bench.api.get(&object).unwrap()["status"];
     assert_eq!(status["v4usingIPrange"], "10.16.4.2");
 }
+
+/// A subnet that can't work states no rows, and its pods' ports wait for none of them: what
+/// is wrong with a port is put right meanwhile.
+#[test]
+fn ports_wait_for_no_rows_of_a_subnet_that_can_not_work() {
+    let mut bench = super::bench(Families::V4);
+    lead(&mut bench, Families::V4);
+    let object = cluster(Kind::Subnet, "s");
+    let spec = json!({ "cidrBlock": "10.60.0.0/24", "namespaces": ["web"], "gatewayType": "centralized",
+        "gatewayNode": "n-1" });
+    bench.api.create(&object, json!({ "spec": spec })).unwrap();
+    bench.settle();
+    bench.add_pod("a-0", "n-1");
+    bench.settle();
+    // Options and port groups would be new, but the block is another subnet's.
+    let wrong = json!({ "cidrBlock": "10.16.7.0/24", "gateway": "", "excludeIps": [], "enableDHCP": true,
+        "gatewayType": "distributed" });
+    bench.api.edit(&object, json!({ "spec": wrong }));
+    bench.settle();
+    assert_eq!(condition(&bench, &object, "Validated").unwrap().0, "False");
+    assert!(bench.core().quiet(), "{:#?}", bench.core().plan());
+    let port = |bench: &Bench| {
+        let replica = bench.db.replica();
+        let table = replica.table("Logical_Switch_Port").unwrap();
+        table.rows().find(|row| row.str("name") == Some("a-0.web")).unwrap().clone()
+    };
+    let before = port(&bench);
+    let damage = ovsdb::Value::strings(["02:00:00:00:00:99 10.16.200.200"]);
+    let damage =
+        ovsdb::Operation::update("Logical_Switch_Port").by_uuid(before.uuid).column("addresses", damage);
+    bench.transact(&[damage.build()]);
+    bench.settle();
+    assert_eq!(port(&bench), before);
+    // Healed, it has all of it.
+    let good = json!({ "cidrBlock": "10.60.0.0/24", "gateway": "10.60.0.1", "excludeIps": [] });
+    bench.api.edit(&object, json!({ "spec": good }));
+    bench.settle();
+    assert!(bench.core().quiet(), "{:#?}", bench.core().plan());
+    assert!(port(&bench).reference("dhcpv4_options").is_some());
+    let text = rows(&bench);
+    assert!(text.contains("Port_Group s.n.1"), "{text}");
+}

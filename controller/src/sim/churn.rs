@@ -265,3 +265,38 @@ fn a_deleted_ip_object_of_a_living_pod_is_written_anew() {
     let record = bench.api.get(&ObjectRef::cluster(Kind::Ip, "a-0.web")).unwrap();
     assert!(record["metadata"]["deletionTimestamp"].is_null());
 }
+
+/// A subnet that is deleted before its finalizer is on it is gone at once: nobody may have
+/// been told an address of it.
+#[test]
+fn a_subnet_deleted_as_soon_as_it_is_made_takes_no_pod_along() {
+    let extra = ObjectRef::cluster(Kind::Subnet, "extra");
+    let mut outcomes = BTreeSet::new();
+    for seed in 0..60 {
+        let mut bench = Bench::cluster(900 + seed);
+        let spec = json!({ "cidrBlock": "10.20.0.0/24", "namespaces": ["web"] });
+        bench.api.create(&extra, json!({ "spec": spec })).unwrap();
+        bench.add_pod("a-0", "n-1");
+        // The finalizer may be late. At any moment, or as soon as the pod was told its address.
+        bench.faults = Faults { write: 40, ..Faults::default() };
+        let told =
+            |bench: &Bench| bench.api.annotation(&pod("web", "a-0"), "ovn.kubernetes.io/routed").is_some();
+        let steps = if seed % 3 == 0 { bench.rng.below(40) } else { 400 };
+        for _ in 0..steps {
+            if told(&bench) || !bench.step() {
+                break;
+            }
+        }
+        bench.api.delete(&extra, 0);
+        bench.faults = Faults::default();
+        bench.settle();
+        let context = format!("seed {seed}");
+        check_pods(&bench, &context);
+        let told = bench.api.annotation(&pod("web", "a-0"), "ovn.kubernetes.io/logical_switch").unwrap();
+        let here = bench.api.get(&ObjectRef::cluster(Kind::Subnet, told)).is_some();
+        assert!(here, "{context}: {told} is gone");
+        assert!(bench.core().quiet(), "{context}: {}", bench.core().status());
+        outcomes.insert(told.to_owned());
+    }
+    assert_eq!(outcomes.len(), 2, "{outcomes:?}: before the pod had an address, and after");
+}

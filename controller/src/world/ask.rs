@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crds::{keys, net};
 
 use super::leases::Owner;
-use super::{World, attachments, project, retain};
+use super::{World, attachments, networks, project, retain};
 use crate::facts::Kind;
 use crate::ipam::{self, Choice, Error, PoolRequest, Request, entry_of, pool_request};
 use crate::objects::Meta;
@@ -81,8 +81,39 @@ impl World {
         let coming = |s: &Arc<str>| ours.contains(&s) && !self.subnet_views.contains_key(s);
         match ask {
             Ask::Demand(demand) if demand.request.subnets.iter().all(coming) => Ask::Wait,
+            // Who was told an address has it, whatever became of the subnet.
+            Ask::Demand(demand) if !self.told(port) => self.of_guarded(demand),
             ask => ask,
         }
+    }
+
+    /// A subnet gives no addresses before our finalizer is on it (contract §3.7): until then
+    /// a deletion takes the object away at once, from under ports that were told an address
+    /// of it a moment ago. Those that wait are looked at again when it is.
+    fn of_guarded(&self, mut demand: Box<Demand>) -> Ask {
+        let Demand { request, from } = &mut *demand;
+        let lease = |port: &Arc<str>| self.ipam.lease(port).map(|lease| lease.subnet.clone());
+        let has = [lease(&request.port), from.as_ref().and_then(lease)];
+        let named = request.subnets.len();
+        request
+            .subnets
+            .retain(|subnet| has.iter().flatten().any(|has| has == subnet) || !self.unguarded(subnet));
+        let less = request.subnets.len() < named;
+        // What is asked for may be in the one that is left out: no reason to refuse it.
+        let wishes = request.v4.is_some()
+            || request.v6.is_some()
+            || !request.choices.is_empty()
+            || !request.pools.is_empty();
+        if less && (wishes || request.subnets.is_empty()) { Ask::Wait } else { Ask::Demand(demand) }
+    }
+
+    /// Our finalizer is on its way to the subnet. (One that can't work gets none, nor one
+    /// that is being deleted; both give no addresses, for reasons that are told.)
+    pub(super) fn unguarded(&self, name: &str) -> bool {
+        let due = self.subnet_views.get(name).is_some_and(|view| {
+            view.invalid.is_none() && !view.deleting && (view.supported || view.external)
+        });
+        due && self.subnets.get(name).is_some_and(|subnet| !networks::guarded(subnet))
     }
 
     fn ask_pod(

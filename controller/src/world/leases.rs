@@ -56,7 +56,7 @@ pub(super) struct Book {
     moving: BTreeSet<Arc<str>>,
     refused: BTreeMap<Arc<str>, Refusal>,
     /// Ports that wait for an object that is on its way (their namespace, the
-    /// default subnets): no refusal, so no warning.
+    /// default subnets, the finalizer of a subnet): no refusal, so no warning.
     waiting: BTreeSet<Arc<str>>,
     /// Ports that a leader has to serve; we were none.
     ungiven: BTreeSet<Arc<str>>,
@@ -347,7 +347,14 @@ impl World {
             self.leases.ungiven.insert(port.clone());
             return;
         }
-        let result = match self.ask_reservation(port) {
+        let asked = self.ask_reservation(port);
+        if let Some(Ok(request)) = &asked
+            && request.subnets.iter().any(|subnet| self.unguarded(subnet))
+        {
+            self.leases.waiting.insert(port.clone());
+            return;
+        }
+        let result = match asked {
             Some(Ok(request)) => self.ipam.allocate(&request).map_err(|error| (error, request.subnets)),
             Some(Err(error)) => Err((error, Vec::new())),
             None => return,

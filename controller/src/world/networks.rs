@@ -15,6 +15,11 @@ use crate::ipam::mac;
 use crate::objects::{StringMap, Subnet, Vpc};
 use crate::view::{NodeGate, Overlay, Selecting, SubnetView, VpcView};
 
+/// Our finalizer is on it: it stays until we let it go.
+pub(super) fn guarded(subnet: &Subnet) -> bool {
+    subnet.meta.finalizers.iter().any(|f| [keys::FINALIZER, keys::DEPRECATED_FINALIZER].contains(&&**f))
+}
+
 impl World {
     /// A status patch judges nothing anew, except for the condition that says who
     /// was served first.
@@ -29,6 +34,10 @@ impl World {
         }
         if old.as_ref().is_none_or(|old| querier::has(old) != querier::has(&subnet)) {
             self.changed.insert(ReadKey::HadQuerier(name));
+        }
+        if guarded(&subnet) && !old.as_deref().is_some_and(guarded) {
+            // Ports wait for that.
+            self.leases.retry_refused();
         }
         let decides = |subnet: &Subnet| {
             let meta = &subnet.meta;

@@ -20,7 +20,8 @@ fn meta(name: &str) -> Meta {
 }
 
 fn subnet(name: &str, spec: SubnetSpec) -> Object {
-    Object::Subnet(Arc::new(Custom { meta: meta(name), spec, status: crds::SubnetStatus::default() }))
+    let meta = Meta { finalizers: [keys::FINALIZER.into()].into(), ..meta(name) };
+    Object::Subnet(Arc::new(Custom { meta, spec, status: crds::SubnetStatus::default() }))
 }
 
 #[test]
@@ -244,4 +245,22 @@ fn a_full_subnet_serves_those_who_wait_in_turn() {
     world.delete(&ObjectRef::namespaced(Kind::Pod, "web", "b"));
     world.settle_leases(true);
     assert!(held(&world, "f.web").is_some());
+}
+
+#[test]
+fn a_subnet_gives_addresses_once_our_finalizer_is_on_it() {
+    let bare = |finalizers: &[&str]| {
+        let finalizers = finalizers.iter().map(|f| (*f).into()).collect();
+        let meta = Meta { finalizers, ..meta("ovn-default") };
+        let spec = spec("10.16.0.0/16");
+        Object::Subnet(Arc::new(Custom { meta, spec, status: crds::SubnetStatus::default() }))
+    };
+    let mut world = world(vec![pod("a-0", &[])]);
+    world.apply(0, bare(&["another's"]));
+    world.restore_leases(&[]);
+    world.settle_leases(true);
+    assert_eq!(world.lease("a-0.web"), LeaseState::None, "it waits, and is not refused");
+    world.apply(0, bare(&["another's", keys::FINALIZER]));
+    world.settle_leases(true);
+    assert!(held(&world, "a-0.web").is_some());
 }
