@@ -310,7 +310,9 @@ impl Bench {
                 continue;
             }
             let wake = self.processes.iter().filter(|p| !p.paused).filter_map(|p| p.wake).min();
-            let Some(at) = wake else { return self.verify() };
+            // What is tried again every quarter of an hour is tried for ever.
+            let soon = wake.filter(|at| *at < self.now_ms + 15 * 60_000);
+            let Some(at) = soon else { return self.verify() };
             self.now_ms = self.now_ms.max(at);
             for index in 0..self.processes.len() {
                 let process = &self.processes[index];

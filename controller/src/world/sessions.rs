@@ -4,6 +4,7 @@
 //! A port whose sessions are all down moves to its next gateway. The first one gets it back
 //! when sessions are up again, but not at once: they are up on the other gateway, and what
 //! broke the first one may still be broken. The pause doubles with every attempt that fails.
+//! When they go down there too, the first one gets it back at once: nobody else is left.
 //!
 //! What is known is known of one gateway. Where another one becomes the first, nothing is
 //! known of it until the sessions have been judged on it.
@@ -23,6 +24,9 @@ pub(crate) const LOWERED: i64 = 95;
 const PAUSE_MS: u64 = 30_000;
 const DOUBLINGS: u32 = 5;
 
+/// How long sessions may take to come up on a gateway that gets the port while all are down.
+const GRACE_MS: u64 = 5_000;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Session {
     Up,
@@ -39,8 +43,12 @@ struct Port {
     of: Option<Arc<str>>,
     /// When the first gateway gets the port back.
     raise_at: Option<u64>,
+    /// When it gets the port back though no session is up.
+    retry_at: Option<u64>,
     /// When it got it back last.
     raised_at: Option<u64>,
+    /// A session was up since the port moved last.
+    heard: bool,
     /// Attempts in a row that failed.
     failures: u32,
 }
@@ -50,25 +58,45 @@ impl Port {
         PAUSE_MS << self.failures.min(DOUBLINGS)
     }
 
-    fn judge(&mut self, now: u64) {
+    /// `alone`: there is no other gateway.
+    fn judge(&mut self, now: u64, alone: bool) {
         let up = self.sessions.values().any(|session| *session == Session::Up);
         let down = !up && self.sessions.values().all(|session| *session == Session::Down);
+        self.heard |= up;
         match self.standing {
             Standing::Unknown if up => self.standing = Standing::Up,
-            Standing::Up if down => {
+            Standing::Up if down && (self.heard || self.raised_at.is_none_or(|at| now >= at + GRACE_MS)) => {
                 let soon = self.raised_at.is_some_and(|at| now < at + self.pause());
                 self.failures = if soon { self.failures + 1 } else { 0 };
-                (self.standing, self.raise_at) = (Standing::Down, None);
+                (self.standing, self.raise_at, self.heard) = (Standing::Down, None, false);
             }
             Standing::Down if up => {
+                self.retry_at = None;
                 let at = *self.raise_at.get_or_insert(now + self.pause());
                 if now >= at {
                     (self.standing, self.raise_at, self.raised_at) = (Standing::Up, None, Some(now));
                 }
             }
-            Standing::Down => self.raise_at = None,
+            Standing::Down if down && !alone => {
+                self.raise_at = None;
+                // What was well on the other gateway until now is no better off there than on the first one.
+                let at = if self.heard { now } else { *self.retry_at.get_or_insert(now + self.pause()) };
+                if now >= at {
+                    (self.standing, self.retry_at, self.raised_at) = (Standing::Up, None, Some(now));
+                    self.heard = false;
+                }
+            }
+            Standing::Down => (self.raise_at, self.retry_at) = (None, None),
             Standing::Unknown | Standing::Up => {}
         }
+    }
+
+    /// When time alone changes the judgement.
+    fn wake_at(&self) -> Option<u64> {
+        // Sessions that do not come up after the port was given back are judged in the end.
+        let down = self.sessions.values().all(|session| *session == Session::Down);
+        let tried = self.raised_at.filter(|_| self.standing == Standing::Up && down && !self.heard);
+        [self.raise_at, self.retry_at, tried.map(|at| at + GRACE_MS)].into_iter().flatten().min()
     }
 }
 
@@ -121,7 +149,7 @@ impl Sessions {
 
     /// When a port may go back.
     pub(super) fn wake_at(&self) -> Option<u64> {
-        self.ports.values().filter_map(|port| port.raise_at).min()
+        self.ports.values().filter_map(Port::wake_at).min()
     }
 }
 
@@ -172,7 +200,8 @@ impl World {
             return;
         }
         if port.of != of {
-            (port.raise_at, port.raised_at, port.failures) = (None, None, 0);
+            (port.raise_at, port.retry_at, port.raised_at) = (None, None, None);
+            (port.failures, port.heard) = (0, false);
         }
         (port.of, port.standing) = (of, told);
     }
@@ -180,14 +209,15 @@ impl World {
     /// Judges ports whose sessions changed, or whose pause is over.
     pub fn judge_sessions(&mut self, now_ms: u64) {
         let mut ports = std::mem::take(&mut self.sessions.stale);
-        let due = |port: &Port| port.raise_at.is_some_and(|at| at <= now_ms);
+        let due = |port: &Port| port.wake_at().is_some_and(|at| at <= now_ms);
         ports.extend(self.sessions.ports.iter().filter(|(_, port)| due(port)).map(|(name, _)| name.clone()));
         for name in ports {
             let said = |port: Option<&Port>| port.map(|port| (port.of.clone(), port.standing));
             let before = said(self.sessions.ports.get(&name));
             self.follow_rows(&name);
+            let alone = self.sessions.gateways.get(&name).is_none_or(|gateways| gateways.len() < 2);
             if let Some(port) = self.sessions.ports.get_mut(&name) {
-                port.judge(now_ms);
+                port.judge(now_ms, alone);
                 if port.sessions.is_empty() {
                     self.sessions.ports.remove(&name);
                 }
@@ -213,52 +243,90 @@ mod tests {
     #[test]
     fn the_first_gateway_gets_the_port_back_after_a_pause_that_grows() {
         let mut port = port(&[Session::Other, Session::Down]);
-        port.judge(0);
+        port.judge(0, false);
         assert_eq!(port.standing, Standing::Unknown, "what never was up is no reason to move");
         let set = |port: &mut Port, session| port.sessions.values_mut().for_each(|s| *s = session);
         let mut now = 0;
         let mut pauses = Vec::new();
         for _ in 0..8 {
             set(&mut port, Session::Up);
-            port.judge(now);
+            port.judge(now, false);
             if let Some(at) = port.raise_at {
                 assert_eq!(port.standing, Standing::Down);
-                port.judge(at - 1);
+                port.judge(at - 1, false);
                 assert_eq!(port.standing, Standing::Down, "not before its time");
                 pauses.push(at - now);
                 now = at;
-                port.judge(now);
+                port.judge(now, false);
             }
             assert_eq!(port.standing, Standing::Up);
             set(&mut port, Session::Down);
-            port.judge(now + 1);
+            port.judge(now + 1, false);
             assert_eq!(port.standing, Standing::Down, "at once");
         }
         assert_eq!(pauses, [30, 60, 120, 240, 480, 960, 960].map(|s| s * 1000));
         // It holds for long: the next failure is a first one.
         set(&mut port, Session::Up);
-        port.judge(now);
+        port.judge(now, false);
         now = port.raise_at.unwrap();
-        port.judge(now);
+        port.judge(now, false);
         now += 960_001;
         set(&mut port, Session::Down);
-        port.judge(now);
+        port.judge(now, false);
         set(&mut port, Session::Up);
-        port.judge(now);
+        port.judge(now, false);
         assert_eq!(port.raise_at, Some(now + PAUSE_MS));
     }
 
     #[test]
     fn one_peer_that_answers_is_enough() {
         let mut port = port(&[Session::Up, Session::Up]);
-        port.judge(0);
+        port.judge(0, false);
         *port.sessions.values_mut().next().unwrap() = Session::Down;
-        port.judge(1);
+        port.judge(1, false);
         assert_eq!(port.standing, Standing::Up);
         // One on its way up is no failure.
         port.sessions.values_mut().for_each(|session| *session = Session::Other);
-        port.judge(2);
+        port.judge(2, false);
         assert_eq!(port.standing, Standing::Up);
+    }
+
+    /// The first gateway failed, the second one serves, and fails too: the first one is tried at once, and if that is no
+    /// better, later and later. One without another has nothing to try.
+    #[test]
+    fn a_second_gateway_that_fails_gives_the_port_back() {
+        let mut port = port(&[Session::Up, Session::Up]);
+        let set = |port: &mut Port, session| port.sessions.values_mut().for_each(|s| *s = session);
+        port.judge(0, false);
+        set(&mut port, Session::Down);
+        port.judge(1_000, false);
+        assert_eq!(port.standing, Standing::Down);
+        port.judge(2_000, false);
+        assert_eq!(port.standing, Standing::Down, "they are on their way up on the second one");
+        set(&mut port, Session::Up);
+        port.judge(3_000, false);
+        set(&mut port, Session::Down);
+        port.judge(9_000, false);
+        assert_eq!(port.standing, Standing::Up, "at once");
+        port.judge(9_000 + GRACE_MS - 1, false);
+        assert_eq!(port.standing, Standing::Up, "they may take a while");
+        assert_eq!(port.wake_at(), Some(9_000 + GRACE_MS));
+        let mut now = 9_000 + GRACE_MS;
+        let mut pauses = Vec::new();
+        for _ in 0..3 {
+            port.judge(now, false);
+            assert_eq!(port.standing, Standing::Down, "neither of them");
+            port.judge(now, false);
+            let at = port.wake_at().unwrap();
+            pauses.push(at - now);
+            port.judge(at, false);
+            assert_eq!(port.standing, Standing::Up);
+            now = at + GRACE_MS;
+        }
+        assert_eq!(pauses, [60, 120, 240].map(|s| s * 1000));
+        port.judge(now, true);
+        port.judge(now, true);
+        assert_eq!((port.standing, port.wake_at()), (Standing::Down, None));
     }
 
     proptest! {
@@ -273,12 +341,12 @@ mod tests {
                 let before = port.standing;
                 let state = [Session::Up, Session::Down, Session::Other][state];
                 *port.sessions.values_mut().nth(peer).unwrap() = state;
-                port.judge(now);
+                port.judge(now, false);
                 let after = (port.standing, port.raise_at);
                 if before == Standing::Up && port.standing == Standing::Down {
                     prop_assert!(port.sessions.values().all(|session| *session == Session::Down));
                 }
-                port.judge(now);
+                port.judge(now, false);
                 prop_assert_eq!(after, (port.standing, port.raise_at));
             }
         }
