@@ -226,6 +226,20 @@ async fn a_router_watches_the_node_and_a_vpc_leaves_by_it() {
     let _agent = machine.start_agent_with(&flags);
     wait("up");
 
+    // The network's gateway is gone: this router still reaches the node, and is told.
+    sh(&outside, "ip addr del 172.18.0.1/24 dev eth0");
+    wait("down");
+    eventually(&machine, "the silent gateway is told", async || {
+        machine.api.told().iter().any(|event| {
+            let text = event["message"].as_str().unwrap_or_default();
+            event["reason"] == "ExternalPortFailed" && text.contains("gateway 172.18.0.1")
+        })
+    })
+    .await;
+    // That traffic leaves again then is shown on a cluster (`tests/e2e/tests/external.rs`).
+    sh(&outside, "ip addr add 172.18.0.1/24 dev eth0");
+    wait("up");
+
     // The OvnEip goes, and all of it with it.
     machine.api.delete("ovn-eips", "", "n1");
     eventually(&machine, "all is gone", async || {
