@@ -155,9 +155,9 @@ async fn soak_a_thousand_adds_and_dels() {
 /// does not grow with the number of calls, all of them succeed.
 async fn burst(count: u16) {
     let machine = Machine::boot().await;
-    machine.ask_gateway_alone();
     let agent = machine.start_agent();
     machine.wait_ready().await;
+    machine.ask_gateway_alone();
     let pods: Vec<_> = (0..count).map(|n| (pod(n), new_namespace())).collect();
     let requests: Vec<_> =
         pods.iter().enumerate().map(|(n, (pod, namespace))| request(pod, namespace, n as u32)).collect();

@@ -111,7 +111,9 @@ impl Machine {
     pub fn ask_gateway_alone(&self) {
         let directory = self.server.directory();
         let bridge = format!("unix:{}", directory.join(format!("{BR_INT}.mgmt")).display());
-        for question in ["arp,arp_op=1,arp_tpa=10.16.0.1", "icmp6,icmp_type=135,nd_target=fd00::1"] {
+        for question in
+            ["arp,arp_op=1,arp_tpa=10.16.0.1", "icmp6,icmp_type=135,icmp_code=0,nd_target=fd00::1"]
+        {
             let flow = format!("priority=100,{question},actions=output:gw-port");
             let mut command = self.server.root().command("usr/bin/ovs-ofctl", directory).unwrap();
             let output = command.args(["add-flow", &bridge, &flow]).output().unwrap();
