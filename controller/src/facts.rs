@@ -152,8 +152,8 @@ pub struct MapColumn {
 /// Keys that a map must not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Gone {
-    /// These.
-    Keys(BTreeSet<Arc<str>>),
+    /// These, unless they are named.
+    Keys(&'static [&'static str]),
     /// All that are not named.
     Others,
 }
@@ -174,11 +174,11 @@ impl Column {
     }
 
     /// These keys of a map are ours, and those must not be there.
-    pub fn map_without<K: AsRef<str>, V: AsRef<str>, G: AsRef<str>>(
+    pub fn map_without<K: AsRef<str>, V: AsRef<str>>(
         pairs: impl IntoIterator<Item = (K, V)>,
-        gone: impl IntoIterator<Item = G>,
+        gone: &'static [&'static str],
     ) -> Self {
-        let gone = Gone::Keys(gone.into_iter().map(|key| key.as_ref().into()).collect());
+        let gone = Gone::Keys(gone);
         Self::Map(Box::new(MapColumn { keys: shared(pairs), initial: StringMap::new(), gone }))
     }
 }

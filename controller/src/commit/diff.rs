@@ -47,36 +47,8 @@ pub(super) fn columns(
         if let Some(change) = one(column, ty, current, find) {
             changes.insert(*name, change);
         }
-        outdated(fact, (name, column), current, &mut changes);
     }
     changes
-}
-
-/// Keys that some ports have and others have not any more: no unit of the hundred thousand that
-/// never had them needs to say so.
-const OPTIONAL: (&str, &str, [&str; 2]) = ("Logical_Switch_Port", "external_ids", ["vips", "attach-vips"]);
-
-fn outdated(
-    fact: &RowFact,
-    (name, column): (&&'static str, &Column),
-    current: &Value,
-    changes: &mut BTreeMap<&'static str, Change>,
-) {
-    let (table, of, keys) = OPTIONAL;
-    let (Column::Keys(wanted), Some(map)) = (column, current.as_map()) else { return };
-    if fact.row.table.name() != table || **name != *of {
-        return;
-    }
-    let left = keys.into_iter().filter(|key| !wanted.contains_key(key)).map(Atom::from);
-    let left: AtomSet = left.filter(|key| map.contains_key(key)).collect();
-    if left.is_empty() {
-        return;
-    }
-    let change =
-        changes.entry(*name).or_insert_with(|| Change::Keys { set: AtomMap::new(), remove: AtomSet::new() });
-    if let Change::Keys { remove, .. } = change {
-        *remove = remove.iter().chain(left.iter()).cloned().collect();
-    }
 }
 
 fn one(column: &Column, ty: &ColumnType, current: &Value, find: Find<'_>) -> Option<Change> {
@@ -102,7 +74,8 @@ fn one(column: &Column, ty: &ColumnType, current: &Value, find: Find<'_>) -> Opt
             let set: AtomMap = wrong.chain(missing).collect();
             let remove: AtomSet = match gone {
                 Gone::Keys(gone) => {
-                    gone.iter().map(Atom::from).filter(|key| current.contains_key(key)).collect()
+                    let gone = gone.iter().filter(|key| !keys.contains_key(key)).map(|key| Atom::from(*key));
+                    gone.filter(|key| current.contains_key(key)).collect()
                 }
                 Gone::Others => {
                     let named: AtomSet = keys.keys().chain(initial.keys()).map(Atom::from).collect();

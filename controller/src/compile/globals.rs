@@ -79,11 +79,10 @@ pub(crate) fn unhonoured(config: &Config) -> Vec<&'static str> {
 fn options(config: &Config) -> RowBuilder {
     let backoff = config.northd_backoff_ms.to_string();
     let mut set = vec![("use_ct_inv_match", "false"), ("northd-backoff-interval-ms", &*backoff)];
-    let (given, emptied): (Vec<_>, Vec<_>) =
-        patched(config).into_iter().partition(|(_, value)| !value.is_empty());
-    set.extend(given);
+    set.extend(patched(config).into_iter().filter(|(_, value)| !value.is_empty()));
+    const NAMES: [&str; 4] = [PATCHED[0].0, PATCHED[1].0, PATCHED[2].0, PATCHED[3].0];
     top(RowKey::new(Table::NbGlobal, "."))
-        .column("options", Column::map_without(set, emptied.into_iter().map(|(name, _)| name)))
+        .column("options", Column::map_without(set, &NAMES))
         .keys("external_ids", [("kube-ovn-version", &*config.version)])
 }
 

@@ -59,12 +59,14 @@ fn row(kept: &KeptView, lease: &Lease, facts: &mut Facts) {
     let base = names::pod_port(&kept.pod, &kept.namespace, keys::DEFAULT_PROVIDER);
     let provider = lease.port.strip_prefix(&*base).and_then(|rest| rest.strip_prefix('.'));
     ids.extend(provider.map(|provider| ("provider", provider)));
+    // Virtual addresses are listed by pods alone.
+    let marks = [("vendor", keys::VENDOR)].into_iter().chain(ids);
     rows::named(Table::LogicalSwitchPort, &lease.port, switch, "ports")
         .whole("type", Value::string(""))
         .whole("addresses", Value::strings([rows::port_address(lease)]))
         // The next pod's port is armed anew, and a machine starts on any node, wherever a
         // migration has left it.
-        .column("options", Column::map_without([] as [(&str, &str); 0], rows::ACTIVATION))
-        .ids(&ids)
+        .column("options", Column::map_without([] as [(&str, &str); 0], &rows::ACTIVATION))
+        .column("external_ids", Column::map_without(marks, &rows::VIP_MARKS))
         .add(facts);
 }

@@ -79,13 +79,12 @@ impl Machine {
 
 /// Where a machine's port may be bound (contract §3.6).
 pub(super) fn placed(placement: &Placement) -> Column {
-    const CHASSIS: &str = "requested-chassis";
-    const ACTIVATION: &str = "activation-strategy";
+    let [chassis, activation] = rows::ACTIVATION;
     match placement {
-        Placement::Free => Column::map_without([] as [(&str, &str); 0], [CHASSIS, ACTIVATION]),
-        Placement::Fixed(node) => Column::map_without([(CHASSIS, &**node)], [ACTIVATION]),
+        Placement::Free => Column::map_without([] as [(&str, &str); 0], &rows::ACTIVATION),
+        Placement::Fixed(node) => Column::map_without([(chassis, &**node)], &rows::ACTIVATION),
         Placement::Moving(from, to) => {
-            Column::keys([(CHASSIS, &*format!("{from},{to}")), (ACTIVATION, "rarp")])
+            Column::keys([(chassis, &*format!("{from},{to}")), (activation, "rarp")])
         }
     }
 }
@@ -228,9 +227,9 @@ fn logical_port(view: &dyn View, nic: &Nic<'_>, subnet: &SubnetView, lease: &Lea
         ids.push(("provider", nic.provider));
     }
     if !vips.is_empty() {
-        ids.extend([("vips", &*vips), ("attach-vips", "true")]);
+        ids.extend(rows::VIP_MARKS.into_iter().zip([&*vips, "true"]));
     }
-    let ids = marks(view.config(), subnet, &ids, vips.is_empty());
+    let ids = marks(view.config(), subnet, &ids);
     let dhcp = dhcp::port(view, pod, subnet, lease, facts);
     let switch = RowKey::new(Table::LogicalSwitch, &*lease.subnet);
     let mut row = rows::named(Table::LogicalSwitchPort, &lease.port, switch, "ports")
@@ -255,14 +254,11 @@ fn logical_port(view: &dyn View, nic: &Nic<'_>, subnet: &SubnetView, lease: &Lea
 
 /// `external_ids` of a port. One of a custom VPC says that it is in the group for ports without a
 /// group, but not yet (contract §4.2, §6.4); who makes the group changes that.
-fn marks(config: &Config, subnet: &SubnetView, ids: &[(&str, &str)], no_vips: bool) -> Column {
+fn marks(config: &Config, subnet: &SubnetView, ids: &[(&str, &str)]) -> Column {
+    let grouped = [("associated_sg_default-securitygroup", "false")];
+    let initial = if *subnet.spec.vpc == *config.cluster_router { &[][..] } else { &grouped };
     let all = [("vendor", keys::VENDOR)].into_iter().chain(ids.iter().copied());
-    if *subnet.spec.vpc == *config.cluster_router {
-        return Column::keys(all);
-    }
-    let gone = if no_vips { &["vips", "attach-vips"][..] } else { &[] };
-    let gone = gone.iter().map(|key| Arc::from(*key)).collect();
-    Column::map(all, [("associated_sg_default-securitygroup", "false")], Gone::Keys(gone))
+    Column::map(all, initial.iter().copied(), Gone::Keys(&rows::VIP_MARKS))
 }
 
 /// The default interface of a pod of the default VPC may have a next hop of its own

@@ -97,6 +97,9 @@ pub(crate) const OF_POD: (&str, &str) = ("weir-owner", "pod");
 /// there, which we made: those that follow from Kube-OVN's ConfigMap look the same.
 pub(crate) const OF_EXTERNAL: (&str, &str) = ("weir-owner", "external");
 
+/// Marks of a pod's port that lists virtual addresses: which, and that there are some.
+pub(crate) const VIP_MARKS: [&str; 2] = ["vips", "attach-vips"];
+
 /// Options of a port that is active only once its host has announced itself (contract
 /// §2.1, `activation_strategy`): where it is, and by what.
 pub(crate) const ACTIVATION: [&str; 2] = ["requested-chassis", "activation-strategy"];

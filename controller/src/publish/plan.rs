@@ -331,13 +331,11 @@ impl Draft<'_> {
                 list.push(FINALIZER.into());
             }
             json::set(&mut self.patch, &["metadata", "finalizers"], Value::Array(list));
-            // The list is replaced as a whole: others' finalizers must not get lost.
-            let version = self.observed.resource_version.clone();
-            json::set(&mut self.patch, &["metadata", "resourceVersion"], version.into());
         }
-        // A list of the spec is replaced as a whole: what somebody adds to it at this moment must not get lost.
+        // A list is replaced as a whole: what somebody adds to it at this moment must not get lost, nor others' finalizers.
         let spec = self.patch.get("spec").and_then(Value::as_object);
-        if spec.is_some_and(|spec| spec.values().any(Value::is_array)) {
+        let lists = spec.is_some_and(|spec| spec.values().any(Value::is_array));
+        if lists || self.patch.pointer("/metadata/finalizers").is_some() {
             let version = self.observed.resource_version.clone();
             json::set(&mut self.patch, &["metadata", "resourceVersion"], version.into());
         }

@@ -41,10 +41,8 @@ struct Port {
     standing: Standing,
     /// The chassis that it is the standing of; `None` as long as two look alike.
     of: Option<Arc<str>>,
-    /// When the first gateway gets the port back.
-    raise_at: Option<u64>,
-    /// When it gets the port back though no session is up.
-    retry_at: Option<u64>,
+    /// When the first gateway gets the port back, and whether a session was up when that was decided.
+    raise: Option<(u64, bool)>,
     /// When it got it back last.
     raised_at: Option<u64>,
     /// A session was up since the port moved last.
@@ -61,42 +59,46 @@ impl Port {
     /// `alone`: there is no other gateway.
     fn judge(&mut self, now: u64, alone: bool) {
         let up = self.sessions.values().any(|session| *session == Session::Up);
-        let down = !up && self.sessions.values().all(|session| *session == Session::Down);
+        let down = self.all_down();
         self.heard |= up;
+        if self.standing == Standing::Up && down && self.has_had_its_time(now) {
+            let soon = self.raised_at.is_some_and(|at| now < at + self.pause());
+            self.failures = if soon { self.failures + 1 } else { 0 };
+            (self.standing, self.raise, self.heard) = (Standing::Down, None, false);
+        }
         match self.standing {
             Standing::Unknown if up => self.standing = Standing::Up,
-            Standing::Up if down && (self.heard || self.raised_at.is_none_or(|at| now >= at + GRACE_MS)) => {
-                let soon = self.raised_at.is_some_and(|at| now < at + self.pause());
-                self.failures = if soon { self.failures + 1 } else { 0 };
-                (self.standing, self.raise_at, self.heard) = (Standing::Down, None, false);
-            }
-            Standing::Down if up => {
-                self.retry_at = None;
-                let at = *self.raise_at.get_or_insert(now + self.pause());
-                if now >= at {
-                    (self.standing, self.raise_at, self.raised_at) = (Standing::Up, None, Some(now));
-                }
-            }
-            Standing::Down if down && !alone => {
-                self.raise_at = None;
+            Standing::Down if up || (down && !alone) => {
                 // What was well on the other gateway until now is no better off there than on the first one.
-                let at = if self.heard { now } else { *self.retry_at.get_or_insert(now + self.pause()) };
+                let pause = if down && self.heard { 0 } else { self.pause() };
+                let decided = self.raise.filter(|(_, was_up)| *was_up == up);
+                let (at, _) = *self.raise.insert(decided.unwrap_or((now + pause, up)));
                 if now >= at {
-                    (self.standing, self.retry_at, self.raised_at) = (Standing::Up, None, Some(now));
-                    self.heard = false;
+                    (self.standing, self.raise, self.raised_at) = (Standing::Up, None, Some(now));
+                    self.heard = up;
                 }
             }
-            Standing::Down => (self.raise_at, self.retry_at) = (None, None),
+            Standing::Down => self.raise = None,
             Standing::Unknown | Standing::Up => {}
         }
+    }
+
+    /// Sessions that are down now were up on this gateway, or could have come up.
+    fn has_had_its_time(&self, now: u64) -> bool {
+        self.heard || self.raised_at.is_none_or(|at| now >= at + GRACE_MS)
+    }
+
+    fn all_down(&self) -> bool {
+        self.sessions.values().all(|session| *session == Session::Down)
     }
 
     /// When time alone changes the judgement.
     fn wake_at(&self) -> Option<u64> {
         // Sessions that do not come up after the port was given back are judged in the end.
-        let down = self.sessions.values().all(|session| *session == Session::Down);
-        let tried = self.raised_at.filter(|_| self.standing == Standing::Up && down && !self.heard);
-        [self.raise_at, self.retry_at, tried.map(|at| at + GRACE_MS)].into_iter().flatten().min()
+        let tried =
+            self.raised_at.filter(|_| self.standing == Standing::Up && self.all_down() && !self.heard);
+        let raise = self.raise.map(|(at, _)| at);
+        [raise, tried.map(|at| at + GRACE_MS)].into_iter().flatten().min()
     }
 }
 
@@ -200,8 +202,7 @@ impl World {
             return;
         }
         if port.of != of {
-            (port.raise_at, port.retry_at, port.raised_at) = (None, None, None);
-            (port.failures, port.heard) = (0, false);
+            (port.raise, port.raised_at, port.failures, port.heard) = (None, None, 0, false);
         }
         (port.of, port.standing) = (of, told);
     }
@@ -240,6 +241,12 @@ mod tests {
         Port { sessions: sessions.collect::<BTreeMap<_, _>>(), ..Port::default() }
     }
 
+    impl Port {
+        fn raise_at(&self) -> Option<u64> {
+            self.raise.map(|(at, _)| at)
+        }
+    }
+
     #[test]
     fn the_first_gateway_gets_the_port_back_after_a_pause_that_grows() {
         let mut port = port(&[Session::Other, Session::Down]);
@@ -251,7 +258,7 @@ mod tests {
         for _ in 0..8 {
             set(&mut port, Session::Up);
             port.judge(now, false);
-            if let Some(at) = port.raise_at {
+            if let Some(at) = port.raise_at() {
                 assert_eq!(port.standing, Standing::Down);
                 port.judge(at - 1, false);
                 assert_eq!(port.standing, Standing::Down, "not before its time");
@@ -268,14 +275,14 @@ mod tests {
         // It holds for long: the next failure is a first one.
         set(&mut port, Session::Up);
         port.judge(now, false);
-        now = port.raise_at.unwrap();
+        now = port.raise_at().unwrap();
         port.judge(now, false);
         now += 960_001;
         set(&mut port, Session::Down);
         port.judge(now, false);
         set(&mut port, Session::Up);
         port.judge(now, false);
-        assert_eq!(port.raise_at, Some(now + PAUSE_MS));
+        assert_eq!(port.raise_at(), Some(now + PAUSE_MS));
     }
 
     #[test]
@@ -342,12 +349,12 @@ mod tests {
                 let state = [Session::Up, Session::Down, Session::Other][state];
                 *port.sessions.values_mut().nth(peer).unwrap() = state;
                 port.judge(now, false);
-                let after = (port.standing, port.raise_at);
+                let after = (port.standing, port.raise_at());
                 if before == Standing::Up && port.standing == Standing::Down {
                     prop_assert!(port.sessions.values().all(|session| *session == Session::Down));
                 }
                 port.judge(now, false);
-                prop_assert_eq!(after, (port.standing, port.raise_at));
+                prop_assert_eq!(after, (port.standing, port.raise_at()));
             }
         }
     }

@@ -36,7 +36,7 @@ pub(super) fn rows(view: &dyn View, name: &Arc<str>, subnet: &SubnetView, facts:
     if !subnet.spec.enable_multicast_snoop || subnet.deleting {
         let had = view.had_querier(name);
         return Querier {
-            config: had.then(|| Column::map_without([] as [(&str, &str); 0], KEYS)),
+            config: had.then(|| Column::map_without([] as [(&str, &str); 0], &KEYS)),
             status: Some(Default::default()),
             problem: None,
         };
@@ -78,14 +78,8 @@ fn config(lease: &Lease) -> Column {
     let v6 = lease.v6.and_then(|_| link_local(&lease.mac)).map(|ip| ip.to_string());
     let [snoop, querier, eth, ip4, ip6] = KEYS;
     let mut set = vec![(snoop, "true"), (querier, "true"), (eth, &*lease.mac)];
-    let mut gone = Vec::new();
-    for (key, ip) in [(ip4, &v4), (ip6, &v6)] {
-        match ip {
-            Some(ip) => set.push((key, ip.as_str())),
-            None => gone.push(key),
-        }
-    }
-    Column::map_without(set, gone)
+    set.extend([(ip4, &v4), (ip6, &v6)].into_iter().filter_map(|(key, ip)| Some((key, ip.as_deref()?))));
+    Column::map_without(set, &KEYS)
 }
 
 /// The link-local address that belongs to a MAC (RFC 4291, appendix A).

@@ -65,7 +65,7 @@ pub(super) fn rows(
 
 fn route_table(name: &str) -> Column {
     if name.is_empty() {
-        Column::map_without([] as [(&str, &str); 0], ["route_table"])
+        Column::map_without([] as [(&str, &str); 0], &["route_table"])
     } else {
         Column::keys([("route_table", name)])
     }
@@ -90,7 +90,7 @@ pub(super) fn vips(view: &dyn View, name: &Arc<str>, spec: &SubnetSpec, usage: &
             |port: &&Arc<str>| matches!(view.lease(port), LeaseState::Held(lease) if lease.subnet == *name);
         let parents = ports.iter().filter(here).map(|port| &**port).collect::<Vec<_>>().join(",");
         let options = if parents.is_empty() {
-            Column::map_without([("virtual-ip", &*address)], ["virtual-parents"])
+            Column::map_without([("virtual-ip", &*address)], &["virtual-parents"])
         } else {
             Column::keys([("virtual-ip", &*address), ("virtual-parents", &*parents)])
         };

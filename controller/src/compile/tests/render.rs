@@ -1,8 +1,9 @@
 //! Facts as text that people can read in a golden file.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use crate::facts::{Column, Facts, Fields, Keep};
+use crate::facts::{Column, Facts, Fields, Gone, Keep};
 
 /// One line per row, column, membership and field, in the order stated.
 pub(crate) fn render(facts: &Facts) -> String {
@@ -25,7 +26,14 @@ pub(crate) fn render(facts: &Facts) -> String {
                 ),
                 Column::Map(map) => {
                     let crate::facts::MapColumn { keys, initial, gone } = &**map;
-                    writeln!(out, "    {name} has {keys:?}, at first {initial:?}, without {gone:?}")
+                    let gone = match gone {
+                        Gone::Keys(gone) => {
+                            let gone = gone.iter().filter(|key| !keys.contains_key(key));
+                            format!("Keys({:?})", gone.collect::<BTreeSet<_>>())
+                        }
+                        Gone::Others => "Others".to_owned(),
+                    };
+                    writeln!(out, "    {name} has {keys:?}, at first {initial:?}, without {gone}")
                 }
             };
         }

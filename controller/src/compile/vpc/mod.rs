@@ -61,11 +61,11 @@ fn router(view: &dyn View, name: &str, spec: &crds::VpcSpec, facts: &mut Facts) 
         || !spec.vpc_peerings.is_empty()
         || subnets.iter().any(|s| view.subnet(s).is_some_and(|s| s.spec.u2o_interconnection));
     let options = [("mac_binding_age_threshold", "300"), ("dynamic_neigh_routers", "true")];
-    let learning = ("always_learn_from_arp_request", "false");
+    const LEARNING: &str = "always_learn_from_arp_request";
     let options = if learns {
-        Column::map_without(options, [learning.0])
+        Column::map_without(options, &[LEARNING])
     } else {
-        Column::keys(options.into_iter().chain([learning]))
+        Column::keys(options.into_iter().chain([(LEARNING, "false")]))
     };
     rows::root(Table::LogicalRouter, name).ids(&[]).column("options", options).add(facts);
 }

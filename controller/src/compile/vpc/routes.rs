@@ -133,7 +133,7 @@ fn route(
     let options = if symmetric {
         Column::keys([(ECMP, "true")])
     } else {
-        Column::map_without([] as [(&str, &str); 0], [ECMP])
+        Column::map_without([] as [(&str, &str); 0], &[ECMP])
     };
     let ids =
         if ambiguous(&view.config().cluster_router, router, policy, prefix) { &[OF_SPEC][..] } else { &[] };
