@@ -34,19 +34,11 @@ pub async fn listen(flags: &Flags) -> io::Result<JoinSet<()>> {
         tasks.spawn(accept(listener));
     }
     for address in health::addresses(flags, flags.udp_conn_check_port) {
-        let socket = bind(address).await.map_err(|error| named("UDP", address, error))?;
+        let socket =
+            health::or_ipv4(address, UdpSocket::bind).await.map_err(|error| named("UDP", address, error))?;
         tasks.spawn(echo(Arc::new(socket)));
     }
     Ok(tasks)
-}
-
-async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
-    match UdpSocket::bind(address).await {
-        Err(error) if health::lacks_ipv6(&error, address) => {
-            UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, address.port())).await
-        }
-        result => result,
-    }
 }
 
 async fn accept(listener: TcpListener) {

@@ -125,9 +125,20 @@ pub fn addresses(flags: &Flags, port: u16) -> Vec<SocketAddr> {
     own.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
 }
 
-/// Whether "everywhere" was refused because the host has no IPv6.
-pub fn lacks_ipv6(error: &std::io::Error, address: SocketAddr) -> bool {
-    error.raw_os_error() == Some(libc::EAFNOSUPPORT) && address.ip().is_unspecified()
+/// Binds an address by `bind`; "everywhere" falls back to IPv4 on a host without IPv6.
+///
+/// # Errors
+/// As `bind`.
+pub async fn or_ipv4<T, F>(address: SocketAddr, bind: impl Fn(SocketAddr) -> F) -> std::io::Result<T>
+where
+    F: Future<Output = std::io::Result<T>>,
+{
+    match bind(address).await {
+        Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) && address.ip().is_unspecified() => {
+            bind((std::net::Ipv4Addr::UNSPECIFIED, address.port()).into()).await
+        }
+        result => result,
+    }
 }
 
 /// Binds an address; "everywhere" falls back to IPv4 on a host without IPv6.
@@ -135,12 +146,7 @@ pub fn lacks_ipv6(error: &std::io::Error, address: SocketAddr) -> bool {
 /// # Errors
 /// When the port is taken.
 pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
-    match TcpListener::bind(address).await {
-        Err(error) if lacks_ipv6(&error, address) => {
-            TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, address.port())).await
-        }
-        result => result,
-    }
+    or_ipv4(address, TcpListener::bind).await
 }
 
 #[cfg(test)]

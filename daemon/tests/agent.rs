@@ -168,7 +168,7 @@ async fn a_node_comes_up_serves_pods_and_survives_restarts() {
 async fn diagnostics_answer(machine: &Machine) {
     let status = machine.ask("status", json!([])).await;
     assert_eq!(status["ready"], true, "{status}");
-    assert_eq!(status["watches"].as_array().unwrap().len(), 9);
+    assert_eq!(status["watches"].as_array().unwrap().len(), 10);
     assert_eq!(status["network"]["encap_ip"], "10.9.0.11");
     let pod = json!({"kind": "Pod", "namespace": "web", "name": "pod-1"});
     let explained = machine.ask("explain", pod).await;

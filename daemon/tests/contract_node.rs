@@ -3,20 +3,12 @@
 
 mod support;
 
-use std::process::Command;
-
 use daemon::netlink::Veth;
 use serde_json::json;
 use support::agent::{Machine, until};
 use support::heal::run;
 use support::new_namespace;
-
-fn shell(machine: &Machine, line: &str) {
-    let text = line.to_owned();
-    let done =
-        machine.namespace.run(move || Command::new("sh").args(["-c", &text]).status().unwrap().success());
-    assert!(done.unwrap(), "{line}");
-}
+use support::underlay::sh;
 
 /// §4.1, §5.1 `--non-primary-cni-mode`: another plugin has the host's firewall and the node's condition. What an agent in
 /// primary mode left is taken away once, what others have stays, routes to pods are kept as ever.
@@ -32,7 +24,7 @@ async fn beside_another_plugin_there_are_routes_and_no_rules() {
         tools.map(|tool| run(&machine.namespace, tool)).concat()
     };
     assert!(rules().contains("OVN-POSTROUTING"));
-    shell(&machine, "iptables-nft -w 30 -t nat -N OTHERS && ipset create OTHERS hash:ip");
+    sh(&machine.namespace, "iptables-nft -w 30 -t nat -N OTHERS && ipset create OTHERS hash:ip");
     let route = "10.16.0.0/16 via 100.64.0.1";
     let routes = || run(&machine.namespace, "ip route show dev ovn0");
     assert!(routes().contains(route), "{}", routes());
@@ -46,7 +38,7 @@ async fn beside_another_plugin_there_are_routes_and_no_rules() {
     let sets = run(&machine.namespace, "ipset list -n");
     assert!(sets.contains("OTHERS") && !sets.contains("ovn40"), "{sets}");
     assert!(rules().contains("OTHERS"));
-    shell(&machine, "ip route del 10.16.0.0/16 dev ovn0");
+    sh(&machine.namespace, "ip route del 10.16.0.0/16 dev ovn0");
     until(&machine, "the route is back", async || routes().contains(route)).await;
     assert!(!rules().contains("OVN-"), "a pass makes none");
     let node = machine.api.get("nodes", "", "n1").unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use daemon::sys::Namespace;
 use support::agent::Machine;
 use support::ovn::Ovn;
-use support::{new_namespace, request, routed_pod};
+use support::{Process, new_namespace, request, routed_pod};
 
 /// One ping out of a namespace; whether it was answered.
 fn ping(namespace: &Namespace, address: &str) -> bool {
@@ -30,12 +30,18 @@ async fn wait_join(machine: &Machine) {
         .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_first_ping_after_add_is_answered() {
+/// A node with the real OVN and a ready agent, which lives as long as the last value.
+async fn ready() -> (Machine, Ovn, Process) {
     let machine = Machine::bare().await;
     let ovn = Ovn::start(&machine).await;
-    let _agent = machine.start_agent();
+    let agent = machine.start_agent();
     machine.wait_ready().await;
+    (machine, ovn, agent)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_ping_after_add_is_answered() {
+    let (machine, ovn, _agent) = ready().await;
     wait_join(&machine).await;
     let pods: Vec<_> = (0..6).map(|n| (routed_pod(n), new_namespace())).collect();
     let mut times = Vec::new();
@@ -65,10 +71,7 @@ async fn the_first_ping_after_add_is_answered() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: make soak-cni"]
 async fn soak_the_first_pings_of_a_thousand_adds() {
-    let machine = Machine::bare().await;
-    let ovn = Ovn::start(&machine).await;
-    let _agent = machine.start_agent();
-    machine.wait_ready().await;
+    let (machine, ovn, _agent) = ready().await;
     wait_join(&machine).await;
     let pods: Vec<_> = (0..10).map(|n| (routed_pod(n), new_namespace())).collect();
     for (pod, _) in &pods {
@@ -111,10 +114,7 @@ async fn soak_the_first_pings_of_a_thousand_adds() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn measure_add() {
-    let machine = Machine::bare().await;
-    let ovn = Ovn::start(&machine).await;
-    let _agent = machine.start_agent();
-    machine.wait_ready().await;
+    let (machine, ovn, _agent) = ready().await;
     let pods: Vec<_> = (0..60).map(|n| (routed_pod(n), new_namespace())).collect();
     for (pod, _) in &pods {
         ovn.add_pod(pod).await;

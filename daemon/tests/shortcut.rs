@@ -97,14 +97,7 @@ impl Bed {
     }
 
     fn ofctl(&self, arguments: &[&str]) -> String {
-        let directory = self.node.server.directory();
-        let mut command = self.node.server.root().command("usr/bin/ovs-ofctl", directory).unwrap();
-        let bridge = format!("unix:{}", directory.join(format!("{BRIDGE}.mgmt")).display());
-        let (verb, rest) = arguments.split_first().unwrap();
-        let output =
-            command.args(["-O", "OpenFlow14", "--no-stats", verb, &bridge]).args(rest).output().unwrap();
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        support::ofctl(&self.node.server, BRIDGE, arguments)
     }
 
     /// Flows without what counts, ours or others'.

@@ -177,7 +177,7 @@ impl Exit {
         }
         let asked = wish.asked_gateways();
         if !self.watch.as_ref().is_some_and(|watch| watch.serves(&namespace, asked)) {
-            self.watch = Some(Watch::start(&namespace, asked));
+            self.watch = (!asked.is_empty()).then(|| Watch::start(&namespace, asked));
         }
         let silent = self.watch.as_mut().map(Watch::silent).unwrap_or_default();
         if let Some(responder) = &self.responder {

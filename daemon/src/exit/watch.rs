@@ -62,38 +62,38 @@ impl Watch {
 }
 
 async fn ask(namespace: Namespace, gateways: Vec<IpAddr>, told: watch::Sender<BTreeSet<IpAddr>>) {
-    let mut reach: Option<Reachability> = None;
+    let mut reach = None;
     loop {
         tokio::time::sleep(EVERY).await;
-        let open = match reach.as_mut() {
-            Some(open) => open,
-            None => {
-                let runtime = tokio::runtime::Handle::current();
-                match namespace.run_async(move || Reachability::open_on(&runtime)).await {
-                    Ok(Ok(open)) => reach.insert(open),
-                    failed => {
-                        tracing::warn!(?failed, "the external network's gateways can't be asked");
-                        continue;
-                    }
-                }
+        match silent(&mut reach, &namespace, &gateways).await {
+            Ok(Some(silent)) => {
+                told.send_if_modified(|old| std::mem::replace(old, silent.clone()) != silent);
             }
-        };
-        // Without its device the port has other troubles, which a pass sees.
-        let Ok(Some(link)) = open.netlink().link(OVNEXT0).await else { continue };
-        let found = match open.confirm_all(link.index, &gateways, PATIENCE).await {
-            Ok(found) => found,
+            // Without its device the port has other troubles, which a pass sees.
+            Ok(None) => {}
             Err(error) => {
-                tracing::warn!(error = %error, "the external network's gateways can't be asked");
+                tracing::warn!(error, "the external network's gateways can't be asked");
                 reach = None;
-                continue;
             }
-        };
-        let silent: BTreeSet<IpAddr> =
-            gateways.iter().filter(|gateway| !found.contains_key(gateway)).copied().collect();
-        told.send_if_modified(|old| {
-            let changed = *old != silent;
-            *old = silent;
-            changed
-        });
+        }
     }
+}
+
+/// Who does not answer; `None` without the device.
+async fn silent(
+    reach: &mut Option<Reachability>,
+    namespace: &Namespace,
+    gateways: &[IpAddr],
+) -> Result<Option<BTreeSet<IpAddr>>, String> {
+    let runtime = tokio::runtime::Handle::current();
+    let reach = match reach {
+        Some(open) => open,
+        None => {
+            let open = namespace.run_async(move || Reachability::open_on(&runtime)).await;
+            reach.insert(open.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?)
+        }
+    };
+    let Ok(Some(link)) = reach.netlink().link(OVNEXT0).await else { return Ok(None) };
+    let found = reach.confirm_all(link.index, gateways, PATIENCE).await.map_err(|error| error.to_string())?;
+    Ok(Some(gateways.iter().filter(|gateway| !found.contains_key(gateway)).copied().collect()))
 }

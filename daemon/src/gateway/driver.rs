@@ -274,10 +274,10 @@ impl Gateway {
         let (mut sets, mut rules) = (crate::firewall::SavedSets::default(), BTreeMap::new());
         if !self.routes_only {
             (sets, self.proxy_sets) = self.read_sets().await?;
-        }
-        for family in inputs.families().into_iter().filter(|_| !self.routes_only) {
-            let saved = self.tools.run(&self.backend.program(family, "save"), &[], None).await?;
-            rules.insert(family, parse_rules(&saved));
+            for family in inputs.families() {
+                let saved = self.tools.run(&self.backend.program(family, "save"), &[], None).await?;
+                rules.insert(family, parse_rules(&saved));
+            }
         }
         let failed = |error: crate::netlink::Error| crate::firewall::Error::Failed {
             program: "netlink".into(),

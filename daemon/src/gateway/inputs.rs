@@ -166,7 +166,7 @@ impl Default for Config {
 }
 
 /// `v4,v6` as prefixes; what is none is left out.
-pub(super) fn prefixes(text: &str) -> Vec<IpNet> {
+pub(crate) fn prefixes(text: &str) -> Vec<IpNet> {
     let one =
         |part: &str| part.parse::<IpNet>().ok().or_else(|| Some(IpNet::from(part.parse::<IpAddr>().ok()?)));
     text.split(',').map(str::trim).filter_map(one).map(|net| net.trunc()).collect()

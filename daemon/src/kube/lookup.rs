@@ -6,11 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use kube::api::Api;
+use kube::api::{Api, DynamicObject};
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use super::cluster::resource;
+use super::facts::PodFacts;
 use super::patch::KubeError;
 
 /// Questions on their way at the same time: a burst of pods must not become a burst of requests.
@@ -21,14 +23,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A pod as the API server has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundPod {
-    /// UID.
-    pub uid: String,
+    /// As the watch would tell of it.
+    pub facts: PodFacts,
     /// Node that it is bound to; empty while it is not.
     pub node: String,
     /// It uses the node's own network.
     pub host_network: bool,
-    /// UID of the static pod whose mirror it is, see [`super::PodFacts::mirror_of`].
-    pub mirror_of: String,
 }
 
 /// Asks for single pods.
@@ -51,26 +51,21 @@ impl PodLookup {
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<Option<FoundPod>, KubeError> {
         // The semaphore is never closed.
         let _permit = self.at_once.acquire().await.ok();
-        let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
+        let pods = resource("", "v1", "Pod", "pods");
+        let pods = Api::<DynamicObject>::namespaced_with(self.client.clone(), namespace, &pods);
         let answer = tokio::time::timeout(PATIENCE, pods.get_opt(name)).await;
         let late = |_| kube::Error::Service("no answer in time".into());
         let pod = answer
             .map_err(late)
             .and_then(|answer| answer)
             .map_err(|error| KubeError::new("ask for the pod", error))?;
-        Ok(pod.map(|pod| {
-            let spec = pod.spec.unwrap_or_default();
-            let mirror_of = pod
-                .metadata
-                .annotations
-                .and_then(|mut all| all.remove("kubernetes.io/config.mirror"))
-                .unwrap_or_default();
-            FoundPod {
-                uid: pod.metadata.uid.unwrap_or_default(),
-                node: spec.node_name.unwrap_or_default(),
-                host_network: spec.host_network.unwrap_or_default(),
-                mirror_of,
-            }
+        let Some(pod) = pod else { return Ok(None) };
+        let unread = |error: String| KubeError::new("ask for the pod", kube::Error::Service(error.into()));
+        let pod = serde_json::to_value(pod).map_err(|error| unread(error.to_string()))?;
+        Ok(Some(FoundPod {
+            facts: PodFacts::project(&pod).map_err(unread)?,
+            node: pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            host_network: pod.pointer("/spec/hostNetwork") == Some(&Value::Bool(true)),
         }))
     }
 }

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use futures::TryStreamExt;
 use ipnet::IpNet;
 use rtnetlink::packet_route::address::{
     AddressAttribute, AddressFlags, AddressMessage, AddressScope, CacheInfo,
@@ -71,24 +70,19 @@ impl Netlink {
     /// # Errors
     /// When the kernel refuses the dump.
     pub async fn addresses(&self, index: Option<u32>) -> Result<Vec<Address>> {
-        self.dump(move |handle| async move {
-            let mut request = handle.address().get();
-            if let Some(index) = index {
-                request = request.set_link_index_filter(index);
+        let request = move |handle: rtnetlink::Handle| {
+            let request = handle.address().get();
+            match index {
+                Some(index) => request.set_link_index_filter(index).execute(),
+                None => request.execute(),
             }
-            let mut stream = std::pin::pin!(request.execute());
-            let mut addresses = Vec::new();
-            while let Some(message) =
-                stream.try_next().await.map_err(|error| Error::netlink("list addresses", error))?
-            {
-                // Without strict checking the kernel ignores the filter.
-                if index.is_none_or(|index| index == message.header.index) {
-                    addresses.extend(Address::from_message(&message));
-                }
-            }
-            Ok(addresses)
-        })
-        .await
+        };
+        // Without strict checking the kernel ignores the filter.
+        let read = move |message: AddressMessage| {
+            let wanted = index.is_none_or(|index| index == message.header.index);
+            wanted.then(|| Address::from_message(&message)).flatten()
+        };
+        self.list("list addresses", request, read).await
     }
 
     /// Adds an address; one that is there is a success. `no_dad` skips

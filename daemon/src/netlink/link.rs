@@ -1,6 +1,6 @@
 //! Links: read, create veth pairs, change, delete.
 
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use rtnetlink::packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags,
     LinkInfo, LinkMessage,
@@ -107,17 +107,8 @@ impl Netlink {
     /// # Errors
     /// When the kernel refuses the dump.
     pub async fn links(&self) -> Result<Vec<Link>> {
-        self.dump(|handle| async move {
-            let mut stream = std::pin::pin!(handle.link().get().execute());
-            let mut links = Vec::new();
-            while let Some(message) =
-                stream.try_next().await.map_err(|error| Error::netlink("list links", error))?
-            {
-                links.push(Link::from_message(&message));
-            }
-            Ok(links)
-        })
-        .await
+        let read = |message: LinkMessage| Some(Link::from_message(&message));
+        self.list("list links", |handle| handle.link().get().execute(), read).await
     }
 
     /// The link of that name, if it exists.

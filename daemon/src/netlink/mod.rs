@@ -34,7 +34,9 @@ pub use rule::Rule;
 pub use tc::{Qdisc, Tbf};
 pub use types::{Mac, ParseMacError};
 
-use futures::StreamExt;
+use std::future::ready;
+
+use futures::{StreamExt, TryStream, TryStreamExt};
 use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 
@@ -112,6 +114,26 @@ impl Netlink {
             work(this.handle.clone()).await
         });
         task.await.map_err(|ended| Error::io("list what the kernel has", std::io::Error::other(ended)))?
+    }
+
+    /// Runs one dump, and keeps what `read` makes of its messages.
+    async fn list<M, T, S>(
+        &self,
+        what: impl Into<String>,
+        request: impl FnOnce(rtnetlink::Handle) -> S + Send + 'static,
+        read: impl Fn(M) -> Option<T> + Send + 'static,
+    ) -> Result<Vec<T>>
+    where
+        M: Send + 'static,
+        T: Send + 'static,
+        S: TryStream<Ok = M, Error = rtnetlink::Error> + Send + 'static,
+    {
+        let what = what.into();
+        self.dump(move |handle| async move {
+            let kept = request(handle).try_filter_map(move |message| ready(Ok(read(message))));
+            kept.try_collect().await.map_err(|error| Error::netlink(what, error))
+        })
+        .await
     }
 
     /// Sends a message that the library has no builder for, and waits for the kernel's word on it.

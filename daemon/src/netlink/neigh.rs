@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use futures::channel::mpsc::UnboundedReceiver;
-use futures::{FutureExt, StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt};
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -190,20 +190,12 @@ impl Reachability {
 
     async fn entry(&self, index: u32, address: IpAddr) -> Result<Option<NeighbourMessage>> {
         let family = if address.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };
-        let work = move |handle: rtnetlink::Handle| async move {
-            let request = handle.neighbours().get().set_address_family(family);
-            let mut stream = std::pin::pin!(request.execute());
-            let mut found = None;
-            while let Some(entry) =
-                stream.try_next().await.map_err(|error| Error::netlink("list neighbours", error))?
-            {
-                if entry.header.ifindex == index && destination(&entry) == Some(address) {
-                    found = Some(entry);
-                }
-            }
-            Ok(found)
+        let request =
+            move |handle: rtnetlink::Handle| handle.neighbours().get().set_address_family(family).execute();
+        let read = move |entry: NeighbourMessage| {
+            (entry.header.ifindex == index && destination(&entry) == Some(address)).then_some(entry)
         };
-        self.netlink.dump(work).await
+        Ok(self.netlink.list("list neighbours", request, read).await?.pop())
     }
 
     async fn forget(&self, entry: Option<NeighbourMessage>) -> Result<()> {

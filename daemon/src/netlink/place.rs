@@ -1,11 +1,8 @@
 //! Puts addresses and routes on links and takes them off, exactly as they are told ([`super::exact`]).
 
-use futures::TryStreamExt;
 use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE, NLM_F_REPLACE};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::AddressMessage;
-use rtnetlink::packet_route::route::RouteMessage;
-use rtnetlink::{IpVersion, RouteMessageBuilder};
 
 use super::{Carried, Error, ExactAddress, ExactRoute, Netlink, Placed, Result};
 use crate::steps;
@@ -17,24 +14,9 @@ impl Netlink {
     /// When the kernel refuses a dump.
     pub async fn carried(&self) -> Result<Carried> {
         let names = self.links().await?.into_iter().map(|link| (link.index, link.name)).collect();
-        self.dump(|handle| async move {
-            let error = |error| Error::netlink("list addresses", error);
-            let addresses: Vec<AddressMessage> =
-                handle.address().get().execute().try_collect().await.map_err(error)?;
-            let mut routes = Vec::new();
-            for version in [IpVersion::V4, IpVersion::V6] {
-                let message = match version {
-                    IpVersion::V4 => RouteMessageBuilder::<std::net::Ipv4Addr>::new().build(),
-                    IpVersion::V6 => RouteMessageBuilder::<std::net::Ipv6Addr>::new().build(),
-                };
-                let error = |error| Error::netlink("list routes", error);
-                let found: Vec<RouteMessage> =
-                    handle.route().get(message).execute().try_collect().await.map_err(error)?;
-                routes.extend(found);
-            }
-            Ok(Carried { addresses, routes, names })
-        })
-        .await
+        let request = |handle: rtnetlink::Handle| handle.address().get().execute();
+        let addresses: Vec<AddressMessage> = self.list("list addresses", request, Some).await?;
+        Ok(Carried { addresses, routes: self.route_messages().await?, names })
     }
 
     /// Puts an address on a link, for ever; one that is there is a success.

@@ -2,13 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use futures::TryStreamExt;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteNextHopFlags, RouteProtocol, RouteScope,
     RouteType,
 };
-use rtnetlink::{IpVersion, RouteMessageBuilder, RouteNextHopBuilder};
+use rtnetlink::{RouteMessageBuilder, RouteNextHopBuilder};
 
 use super::{Error, Netlink, Result};
 use crate::steps;
@@ -243,23 +242,19 @@ impl Netlink {
     /// # Errors
     /// When the kernel refuses the dump.
     pub async fn routes(&self) -> Result<Vec<Route>> {
-        self.dump(|handle| async move {
-            let mut routes = Vec::new();
-            for version in [IpVersion::V4, IpVersion::V6] {
-                let message = match version {
-                    IpVersion::V4 => RouteMessageBuilder::<Ipv4Addr>::new().build(),
-                    IpVersion::V6 => RouteMessageBuilder::<Ipv6Addr>::new().build(),
-                };
-                let mut stream = std::pin::pin!(handle.route().get(message).execute());
-                while let Some(message) =
-                    stream.try_next().await.map_err(|error| Error::netlink("list routes", error))?
-                {
-                    routes.extend(Route::from_message(&message));
-                }
-            }
-            Ok(routes)
-        })
-        .await
+        Ok(self.route_messages().await?.iter().filter_map(Route::from_message).collect())
+    }
+
+    /// Routes of both families and all tables, as the kernel tells of them.
+    pub(super) async fn route_messages(&self) -> Result<Vec<RouteMessage>> {
+        let families =
+            [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()];
+        let mut routes = Vec::new();
+        for family in families {
+            routes
+                .extend(self.list("list routes", |handle| handle.route().get(family).execute(), Some).await?);
+        }
+        Ok(routes)
     }
 
     /// Adds a route, or replaces the one of the same destination, metric and

@@ -1,6 +1,5 @@
 //! Policy routing rules.
 
-use futures::TryStreamExt;
 use ipnet::IpNet;
 use rtnetlink::IpVersion;
 use rtnetlink::packet_route::AddressFamily;
@@ -93,19 +92,14 @@ impl Netlink {
     /// # Errors
     /// When the kernel refuses the dump.
     pub async fn rules(&self) -> Result<Vec<Rule>> {
-        self.dump(|handle| async move {
-            let mut rules = Vec::new();
-            for version in [IpVersion::V4, IpVersion::V6] {
-                let mut stream = std::pin::pin!(handle.rule().get(version).execute());
-                while let Some(message) =
-                    stream.try_next().await.map_err(|error| Error::netlink("list rules", error))?
-                {
-                    rules.extend(Rule::from_message(&message));
-                }
-            }
-            Ok(rules)
-        })
-        .await
+        let mut rules = Vec::new();
+        for version in [IpVersion::V4, IpVersion::V6] {
+            let read = |message: RuleMessage| Rule::from_message(&message);
+            rules.extend(
+                self.list("list rules", move |handle| handle.rule().get(version).execute(), read).await?,
+            );
+        }
+        Ok(rules)
     }
 
     /// Adds a rule; one that is there is a success.

@@ -3,7 +3,6 @@
 //! The library knows few kinds; the options of the others are read and written here as the kernel's headers
 //! (`linux/pkt_sched.h`) lay them out.
 
-use futures::TryStreamExt;
 use netlink_packet_core::{DefaultNla, Emitable, NLM_F_CREATE, NLM_F_REPLACE, Nla, NlaBuffer, NlasIterator};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcOption};
@@ -133,25 +132,17 @@ impl Netlink {
     /// When the kernel refuses the dump.
     pub async fn qdiscs(&self, index: u32) -> Result<Vec<Qdisc>> {
         let wanted = signed(index)?;
-        self.dump(move |handle| async move {
-            let error =
-                |error| Error::netlink(format!("list the queueing disciplines of link {index}"), error);
-            let mut stream = std::pin::pin!(handle.qdisc().get().index(wanted).execute());
-            let mut found = Vec::new();
-            while let Some(message) = stream.try_next().await.map_err(error)? {
-                // The kernel lists those of all links.
-                if message.header.index == wanted {
-                    found.push(Qdisc {
-                        kind: kind_of(&message).to_owned(),
-                        major: message.header.handle.major,
-                        root: message.header.parent == TcHandle::ROOT,
-                        tbf: if kind_of(&message) == "tbf" { Tbf::read(&message) } else { None },
-                    });
-                }
-            }
-            Ok(found)
-        })
-        .await
+        // The kernel lists those of all links.
+        let read = move |message: TcMessage| {
+            (message.header.index == wanted).then(|| Qdisc {
+                kind: kind_of(&message).to_owned(),
+                major: message.header.handle.major,
+                root: message.header.parent == TcHandle::ROOT,
+                tbf: if kind_of(&message) == "tbf" { Tbf::read(&message) } else { None },
+            })
+        };
+        let what = format!("list the queueing disciplines of link {index}");
+        self.list(what, move |handle| handle.qdisc().get().index(wanted).execute(), read).await
     }
 
     /// Ceiling, in bytes a second, of the `htb` class `1:<minor>` of a link; ovs-vswitchd gives queue n class n + 1.
@@ -160,23 +151,18 @@ impl Netlink {
     /// When the kernel refuses the dump.
     pub async fn htb_ceiling(&self, index: u32, minor: u16) -> Result<Option<u64>> {
         let wanted = signed(index)?;
-        self.dump(move |handle| async move {
-            let error = |error| Error::netlink(format!("list the traffic classes of link {index}"), error);
-            let mut stream = std::pin::pin!(handle.traffic_class(wanted).get().execute());
-            let mut found = None;
-            while let Some(message) = stream.try_next().await.map_err(error)? {
-                if message.header.index == wanted
-                    && message.header.handle == (TcHandle { major: 1, minor })
-                    && kind_of(&message) == "htb"
-                {
-                    found = option(&message, TCA_HTB_CEIL64).and_then(|bytes| long(&bytes)).or_else(|| {
-                        word(&option(&message, TCA_HTB_PARMS)?, RATESPEC + RATE_AT).map(u64::from)
-                    });
-                }
+        let read = move |message: TcMessage| {
+            let header = &message.header;
+            let is_it = header.index == wanted && header.handle == (TcHandle { major: 1, minor });
+            if !is_it || kind_of(&message) != "htb" {
+                return None;
             }
-            Ok(found)
-        })
-        .await
+            let long_one = option(&message, TCA_HTB_CEIL64).and_then(|bytes| long(&bytes));
+            long_one.or_else(|| word(&option(&message, TCA_HTB_PARMS)?, RATESPEC + RATE_AT).map(u64::from))
+        };
+        let what = format!("list the traffic classes of link {index}");
+        let request = move |handle: rtnetlink::Handle| handle.traffic_class(wanted).get().execute();
+        Ok(self.list(what, request, read).await?.pop())
     }
 
     /// Puts a token bucket at the root of a link, or changes it.

@@ -27,8 +27,9 @@ fn never_comes(request: &CniRequest, found: Option<&FoundPod>, node: &str) -> Re
         return refused("the API server knows no such pod; it was deleted".into(), again);
     };
     let uid = request.pod_uid.as_str();
-    if !uid.is_empty() && uid != found.uid && uid != found.mirror_of {
-        let message = format!("the pod (uid {uid}) is gone; another one has its name (uid {})", found.uid);
+    if !found.facts.is_called(uid) {
+        let message =
+            format!("the pod (uid {uid}) is gone; another one has its name (uid {})", found.facts.uid);
         return refused(message, again);
     }
     if !found.node.is_empty() && found.node != node {
@@ -195,14 +196,15 @@ mod tests {
     #[test]
     fn what_the_api_server_says_decides_whether_a_pod_will_come() {
         let request = |uid: &str| CniRequest { pod_uid: uid.into(), ..CniRequest::default() };
-        let found = FoundPod { uid: "u".into(), node: "n1".into(), ..FoundPod::default() };
+        let facts = PodFacts { uid: "u".into(), ..PodFacts::default() };
+        let found = FoundPod { facts: facts.clone(), node: "n1".into(), ..FoundPod::default() };
         let says = |uid: &str, found: Option<&FoundPod>| {
             never_comes(&request(uid), found, "n1").map_err(|error| error.message).err().unwrap_or_default()
         };
         assert_eq!(says("u", Some(&found)), "");
         assert_eq!(says("", Some(&found)), "");
         assert_eq!(says("u", Some(&FoundPod { node: String::new(), ..found.clone() })), "", "not bound yet");
-        let mirror = FoundPod { mirror_of: "file".into(), ..found.clone() };
+        let mirror = FoundPod { facts: PodFacts { mirror_of: "file".into(), ..facts }, ..found.clone() };
         assert_eq!(says("file", Some(&mirror)), "");
         assert!(says("u", None).contains("no such pod"));
         assert!(says("old", Some(&found)).contains("another one has its name"));

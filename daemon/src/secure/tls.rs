@@ -10,7 +10,7 @@ use rustls::crypto::ring::{default_provider, sign};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{ServerConfig, SupportedProtocolVersion, version};
+use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion, version};
 
 use crate::flags::Flags;
 
@@ -68,23 +68,23 @@ fn provider(names: &[String]) -> Result<CryptoProvider, String> {
         return Ok(provider);
     }
     // Go calls the suites of 1.3 TLS_…, and these two by a shorter name too.
-    let called = |suite: &rustls::SupportedCipherSuite| {
-        let name = suite.suite().as_str().unwrap_or_default().replacen("TLS13_", "TLS_", 1);
-        let short =
-            name.strip_suffix("CHACHA20_POLY1305_SHA256").map(|begin| format!("{begin}CHACHA20_POLY1305"));
-        (name, short)
+    let long = |suite: &SupportedCipherSuite| {
+        suite.suite().as_str().unwrap_or_default().replacen("TLS13_", "TLS_", 1)
+    };
+    let is_called = |suite: &SupportedCipherSuite, name: &str| {
+        let long = long(suite);
+        let begin = long.strip_suffix("CHACHA20_POLY1305_SHA256");
+        long == name || begin.is_some_and(|begin| format!("{begin}CHACHA20_POLY1305") == name)
     };
     for name in &names {
-        let known = provider.cipher_suites.iter().map(called);
-        if !known.into_iter().any(|(long, short)| long == *name || short.as_deref() == Some(*name)) {
-            let all: Vec<String> = provider.cipher_suites.iter().map(|suite| called(suite).0).collect();
+        if !provider.cipher_suites.iter().any(|suite| is_called(suite, name)) {
+            let all: Vec<String> = provider.cipher_suites.iter().map(long).collect();
             return Err(format!("cipher suite {name:?} is not offered; there are {}", all.join(", ")));
         }
     }
-    provider.cipher_suites.retain(|suite| {
-        let (long, short) = called(suite);
-        suite.tls13().is_some() || names.iter().any(|name| long == *name || short.as_deref() == Some(*name))
-    });
+    provider
+        .cipher_suites
+        .retain(|suite| suite.tls13().is_some() || names.iter().any(|name| is_called(suite, name)));
     Ok(provider)
 }
 

@@ -108,8 +108,7 @@ impl Shortcut {
         self.carried = Some((view.is_connected(), wishes.clone()));
         let cluster = &self.parts.cluster;
         // Not known is not gone.
-        let known =
-            cluster.services.get().synced && cluster.subnets.get().synced && cluster.vlans.get().synced;
+        let known = cluster.services.synced() && cluster.subnets.synced() && cluster.vlans.synced();
         if !view.is_connected() || !known {
             return true;
         }

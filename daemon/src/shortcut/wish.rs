@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
-
+use crate::gateway::prefixes;
 use crate::kube::{PodKey, ServiceFacts, SubnetFacts, VlanFacts};
 use crate::netlink::Mac;
 use crate::openflow::{Flow, Protocol};
@@ -84,10 +83,7 @@ fn way(view: &View, vlans: &BTreeMap<Arc<str>, Arc<VlanFacts>>, subnet: &SubnetF
 /// several, and where none holds it.
 fn subnet_of<'a>(objects: Objects<'a>, service: &ServiceFacts, address: IpAddr) -> Option<&'a SubnetFacts> {
     let serves = |subnet: &&SubnetFacts| subnet.external_lb_addresses && !subnet.deleting;
-    let holds = |subnet: &SubnetFacts| {
-        let nets = subnet.cidr_block.split(',').filter_map(|net| net.trim().parse::<IpNet>().ok());
-        nets.into_iter().any(|net| net.contains(&address))
-    };
+    let holds = |subnet: &SubnetFacts| prefixes(&subnet.cidr_block).iter().any(|net| net.contains(&address));
     let named = objects.subnets.get(service.subnet.as_str()).map(|subnet| &**subnet).filter(serves);
     let other =
         || objects.subnets.values().map(|subnet| &**subnet).filter(serves).find(|subnet| holds(subnet));

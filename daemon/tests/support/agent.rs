@@ -109,15 +109,11 @@ impl Machine {
     /// Questions for the pods' gateway go to it alone, as OVN's router answers them itself. A plain
     /// switch would flood each to every pod: with hundreds that ask again and again, nothing else gets through.
     pub fn ask_gateway_alone(&self) {
-        let directory = self.server.directory();
-        let bridge = format!("unix:{}", directory.join(format!("{BR_INT}.mgmt")).display());
         for question in
             ["arp,arp_op=1,arp_tpa=10.16.0.1", "icmp6,icmp_type=135,icmp_code=0,nd_target=fd00::1"]
         {
             let flow = format!("priority=100,{question},actions=output:gw-port");
-            let mut command = self.server.root().command("usr/bin/ovs-ofctl", directory).unwrap();
-            let output = command.args(["add-flow", &bridge, &flow]).output().unwrap();
-            assert!(output.status.success(), "{flow}: {}", String::from_utf8_lossy(&output.stderr));
+            super::ofctl(&self.server, BR_INT, &["add-flow", &flow]);
         }
     }
 

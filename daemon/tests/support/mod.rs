@@ -338,3 +338,14 @@ pub async fn answers(namespace: &Namespace, interface: &str, address: &str) -> b
     let address: IpAddr = address.parse().unwrap();
     reach.resolve(link.index, address, Duration::from_secs(5)).await.unwrap().is_some()
 }
+
+/// What `ovs-ofctl` says of a bridge of the switch whose database that is.
+pub fn ofctl(server: &Server, bridge: &str, arguments: &[&str]) -> String {
+    let directory = server.directory();
+    let mut command = server.root().command("usr/bin/ovs-ofctl", directory).unwrap();
+    let bridge = format!("unix:{}", directory.join(format!("{bridge}.mgmt")).display());
+    let (verb, rest) = arguments.split_first().unwrap();
+    let output = command.args(["-O", "OpenFlow14", "--no-stats", verb, &bridge]).args(rest).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

@@ -88,7 +88,7 @@ fn flows(cluster: &Cluster, pods: &[PodView], world: &[IpAddr]) -> Result<Vec<Fl
     pairs.map(|(pod, to)| Flow::start(cluster, pod, to)).collect()
 }
 
-/// The longest outage of all.
+/// What they lost, said aloud.
 fn end(flows: Vec<Flow>, what: &str) -> Result<Vec<Loss>> {
     let losses = flows.into_iter().map(Flow::end).collect::<Result<Vec<_>>>()?;
     losses.iter().for_each(|loss| say(format!("{what}: {loss}")));
