@@ -9,7 +9,7 @@ mod support;
 use daemon::kube::ProviderNetworkFacts;
 use daemon::netlink::Change;
 use daemon::ovs::{BridgeSpec, PortSpec, plan};
-use support::underlay::{Agent, Wire, carried, changes, plain, sh, until};
+use support::underlay::{Agent, Wire, carried, changes, plain, sh, until, until_shown};
 use support::{Node, answers, start_vswitchd, wait_view};
 use tokio_util::sync::CancellationToken;
 
@@ -269,6 +269,10 @@ async fn u46_what_is_deleted_by_hand_comes_back_and_a_late_nic_is_taken_by_its_e
     // The interface appears: nothing but the kernel's event tells.
     let wire = Wire::plug_at_once(&node.namespace, &node.host, "eth1").await;
     let ns = node.namespace.clone();
+    let shown = || {
+        let kernel = sh(&ns, "ip -o addr; ip route show table all; ip -6 route show table all");
+        format!("{kernel}{:?}", node.ovs.view().root_external_id("weir-nic-net1"))
+    };
     let complete = || carried(&ns, "eth1").is_empty() && carried(&ns, "br-net1").lines().count() >= 14;
     until("the NIC is in its bridge", || node.ovs.view().port("eth1").is_some() && complete()).await;
     let whole = plain(&carried(&node.namespace, "br-net1"));
@@ -301,7 +305,7 @@ async fn u46_what_is_deleted_by_hand_comes_back_and_a_late_nic_is_taken_by_its_e
         &node.namespace,
         "ip addr add 10.9.0.99/24 dev eth1 && ip route add 10.79.0.0/16 via 10.9.0.1 dev eth1",
     );
-    until("the new address is on the bridge, the old ones are not", || {
+    let reads_anew = || {
         let now = carried(&ns, "br-net1");
         now.contains("10.9.0.99/24")
             && now.contains("10.79.0.0/16")
@@ -309,8 +313,8 @@ async fn u46_what_is_deleted_by_hand_comes_back_and_a_late_nic_is_taken_by_its_e
             && now.contains("fd09::11/64")
             && now.contains("default via 10.9.0.1")
             && carried(&ns, "eth1").is_empty()
-    })
-    .await;
+    };
+    until_shown("the new address is on the bridge, the old ones are not", reads_anew, shown).await;
     cancel.cancel();
     loop_.await.unwrap();
 }

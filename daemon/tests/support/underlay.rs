@@ -200,14 +200,20 @@ pub async fn changes(node: &Node) -> broadcast::Sender<Change> {
 }
 
 /// Waits for something that must become true soon.
-pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..3000 {
+pub async fn until(what: &str, holds: impl FnMut() -> bool) {
+    until_shown(what, holds, String::new).await;
+}
+
+/// As [`until`], and shows what there is when it does not become true.
+pub async fn until_shown(what: &str, mut holds: impl FnMut() -> bool, shown: impl FnOnce() -> String) {
+    // A disk that is busy holds databases up for long.
+    for _ in 0..12_000 {
         if holds() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("never: {what}");
+    panic!("never: {what}\n{}", shown());
 }
 
 /// A pair of patch ports, as ovn-controller makes them.
