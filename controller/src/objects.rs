@@ -280,6 +280,24 @@ pub struct Other {
     pub conditions: Vec<crds::Condition>,
     /// `spec.ovnEip` of kinds that use an OvnEip, else empty.
     pub ovn_eip: Arc<str>,
+    /// What an IptablesEIP says of its address; `None` of other kinds, and of one without.
+    pub nat_address: Option<Arc<NatAddress>>,
+}
+
+/// Plural name of IptablesEIPs.
+pub const IPTABLES_EIPS: &str = <crds::IptablesEip as crds::Kind>::INFO.plural;
+
+/// The address of an IptablesEIP (contract §1.10, §5.7), as it is written there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NatAddress {
+    /// `spec.externalSubnet`, empty for the default one.
+    pub subnet: Arc<str>,
+    /// `status.ip`: what its gateway has.
+    pub given: Arc<str>,
+    /// `spec.v4ip`.
+    pub v4: Arc<str>,
+    /// `spec.v6ip`.
+    pub v6: Arc<str>,
 }
 
 /// Any watched object.

@@ -112,6 +112,12 @@ impl PodView {
     }
 }
 
+/// The name of the lease of an IptablesEIP. No port has it, since no object's name has a
+/// blank; it is what users read where its address is in the way.
+pub(crate) fn nat_port(name: &str) -> String {
+    format!("IptablesEIP {name}")
+}
+
 /// What a subnet has to be like to be an external network, in the words of conditions.
 pub(crate) const EXTERNAL_TAKES: &str =
     "that takes a vlan, a cidrBlock, and neither logicalGateway nor u2oInterconnection";

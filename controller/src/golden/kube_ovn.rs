@@ -50,6 +50,9 @@ const EIPS: [(&str, &str, u8, &str); 4] = [
     ("fip", "nat", 0xc3, "172.18.0.13"),
 ];
 
+/// The IptablesEIP: its subnet, name, address. It is the first that a pod would be given.
+pub(crate) const NAT_EIP: (&str, &str, &str) = ("ovn-vpc-external-network", "eip-1", "172.20.0.2");
+
 /// Nodes: name, end of address, join address.
 pub(crate) const NODES: [(&str, &str, &str); 2] =
     [("n-1", "192.0.2.11", "100.64.0.2"), ("n-2", "192.0.2.12", "100.64.0.3")];
@@ -596,6 +599,23 @@ fn externals(all: &mut Vec<Thing>) {
         });
         all.push(("OvnEip", "", name, body));
     }
+    // A NAT gateway's network and address; its gateway is not acted on.
+    let spec = json!({ "provider": "macvlan.web", "protocol": "IPv4", "cidrBlock": "172.20.0.0/24",
+        "gateway": "172.20.0.1", "excludeIps": ["172.20.0.1"] });
+    let body = json!({ "metadata": { "finalizers": finalizers() }, "spec": spec, "status": { "conditions": ready() } });
+    all.push(("Subnet", "", NAT_EIP.0, body));
+    let config =
+        json!({ "type": "macvlan", "ipam": { "type": "kube-ovn", "provider": "macvlan.web" } }).to_string();
+    all.push(("NetworkAttachmentDefinition", "web", "macvlan", json!({ "spec": { "config": config } })));
+    let body = json!({
+        "metadata": { "finalizers": finalizers(), "labels": {
+            "ovn.kubernetes.io/subnet": NAT_EIP.0, "ovn.kubernetes.io/eip_v4_ip": NAT_EIP.2,
+            "ovn.kubernetes.io/vpc-nat-gw-name": "gw",
+        } },
+        "spec": { "v4ip": NAT_EIP.2, "macAddress": mac(0xd0), "natGwDp": "gw", "externalSubnet": NAT_EIP.0 },
+        "status": { "ready": true, "ip": NAT_EIP.2 },
+    });
+    all.push(("IptablesEIP", "", NAT_EIP.1, body));
 }
 
 fn workloads(all: &mut Vec<Thing>) {

@@ -3,7 +3,7 @@
 //!
 //! `worked` is the worked example of the contract (§10) without its Service and
 //! policy; `adoption` takes over a database that a full-featured Kube-OVN left;
-//! `networks` are subnets and VPCs, `external` their ways out, `walls` who enters them, `multicast` who listens;
+//! `networks` are subnets and VPCs, `external` their ways out, `nat` the addresses of gateways that are not acted on, `walls` who enters them, `multicast` who listens;
 //! `defects` are others' faults, `collisions` are names that OVN does not tell apart, `mishaps` are users' mistakes, and what must
 //! survive them; `events` is what all are told; `requests` are what pods may ask for, `ports` beside an address, `pools` where from, `retention`
 //! for how long, `vips` for whom; `machines` are virtual machines.
@@ -20,6 +20,7 @@ mod kube_ovn;
 mod machines;
 mod mishaps;
 mod multicast;
+mod nat;
 mod networks;
 mod pains;
 mod pools;

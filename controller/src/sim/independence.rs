@@ -11,6 +11,7 @@ use super::bench::pod;
 use super::orders::{permutations, seeds};
 use super::{Bench, Rng, canon};
 use crate::facts::{Kind, ObjectRef};
+use crate::objects::IPTABLES_EIPS;
 
 /// Objects to be created, in any order.
 type Set = Vec<(ObjectRef, Value)>;
@@ -59,6 +60,13 @@ fn subnet(name: &str, cidr: &str, more: Value) -> (ObjectRef, Value) {
     (ObjectRef::cluster(Kind::Subnet, name), json!({ "spec": spec }))
 }
 
+/// An address of a NAT gateway, as Kube-OVN leaves it.
+fn nat_eip(name: &str, subnet: &str, ip: &str) -> (ObjectRef, Value) {
+    let body = json!({ "metadata": { "labels": { "ovn.kubernetes.io/subnet": subnet } },
+        "spec": { "externalSubnet": subnet, "v4ip": ip, "natGwDp": "gw" }, "status": { "ip": ip } });
+    (ObjectRef::cluster(Kind::Other(IPTABLES_EIPS), name), body)
+}
+
 /// A cluster of about thirty objects drawn from a seed. All requests can be met: what
 /// collides has tests of its own.
 fn generated(rng: &mut Rng, fixed: bool) -> Set {
@@ -83,6 +91,7 @@ fn generated(rng: &mut Rng, fixed: bool) -> Set {
     let central = json!({ "gatewayType": "centralized", "gatewayNode": "n-1", "namespaces": ["far"] });
     set.push(subnet("central", "10.22.0.0/24", central));
     set.push(namespace("far", json!({})));
+    set.push(nat_eip("nat", "named", "10.20.0.230"));
     set.push((
         ObjectRef::cluster(Kind::IpPool, "pool"),
         json!({ "spec": { "subnet": "named", "ips": ["10.20.0.200..10.20.0.209"], "namespaces": ["nobody"] } }),
@@ -266,4 +275,56 @@ fn of_conflicting_requests_one_wins_in_every_order_and_the_other_heals() {
         let differences = canon::differences(expected, &left);
         assert!(differences.is_empty(), "order {order:?}:\n{}", differences.join("\n"));
     }
+}
+
+/// All orders of a macvlan network's objects in which a pod asks for the address that a NAT
+/// gateway has, with restarts: one has it, the other is told who that is, and heals.
+#[test]
+fn an_iptables_eip_and_a_pod_quarrel_alike_in_every_order() {
+    let config = json!({ "type": "macvlan", "ipam": { "type": "kube-ovn" } }).to_string();
+    let nad = (ObjectRef::namespaced(Kind::Nad, "web", "wan"), json!({ "spec": { "config": config } }));
+    let wish =
+        json!({ "k8s.v1.cni.cncf.io/networks": "wan", "wan.web.kubernetes.io/ip_address": "172.20.0.2" });
+    let set: Set = vec![
+        namespace("web", json!({})),
+        nad,
+        subnet("wan", "172.20.0.0/24", json!({ "provider": "wan.web" })),
+        pod_of("web", "a", "n-1", wish),
+        nat_eip("e-1", "wan", "172.20.0.2"),
+    ];
+    let eip = ObjectRef::cluster(Kind::Other(IPTABLES_EIPS), "e-1");
+    let mut winners = [0, 0];
+    for (seed, order) in permutations(set.len()).into_iter().enumerate() {
+        let mut full = vec![node("n-1", 1, true)];
+        full.extend(order.iter().map(|place| set[*place].clone()));
+        let identity: Vec<usize> = (0..full.len()).collect();
+        let mut bench = build(seed as u64, &full, &identity, 2);
+        let error = |bench: &Bench| {
+            let conditions = bench.api.get(&eip).unwrap()["status"]["conditions"].clone();
+            let all = conditions.as_array().cloned().unwrap_or_default();
+            all.iter().any(|condition| condition["type"] == "Error" && condition["status"] == "True")
+        };
+        let given = |bench: &Bench| {
+            bench.api.annotation(&pod("web", "a"), "wan.web.kubernetes.io/allocated") == Some("true")
+        };
+        assert_eq!(given(&bench), error(&bench), "order {order:?}: one of the two has it");
+        let (loser, winner) =
+            if given(&bench) { (eip.clone(), "a.web.wan.web") } else { (pod("web", "a"), "IptablesEIP e-1") };
+        winners[usize::from(given(&bench))] += 1;
+        let told = bench
+            .processes
+            .iter()
+            .flat_map(|process| &process.events)
+            .any(|event| event.warning && event.object == loser && event.message.contains(winner));
+        assert!(told, "order {order:?}: {loser} is told of {winner}");
+        if given(&bench) {
+            bench.api.remove(&pod("web", "a"));
+        } else {
+            bench.api.remove(&eip);
+        }
+        bench.pass(90_000);
+        assert!(if loser == eip { !error(&bench) } else { given(&bench) }, "order {order:?}: it heals");
+        bench.verify();
+    }
+    assert!(winners.iter().all(|count| *count > 0), "{winners:?}");
 }

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::bench::{Faults, pod};
 use super::{Bench, Rng};
 use crate::facts::{Kind, ObjectRef};
+use crate::objects::IPTABLES_EIPS;
 
 /// Content of the database with names in place of UUIDs, epoch left out.
 fn content(replica: &Replica) -> BTreeMap<String, BTreeMap<String, String>> {
@@ -317,6 +318,7 @@ fn random_external_change(bench: &mut Bench) {
     let spec =
         |cidr: &str| json!({ "spec": { "cidrBlock": cidr, "vlan": "v-7", "gatewayType": "distributed" } });
     let eip = |kind: &str| json!({ "spec": { "externalSubnet": "wan", "type": kind }, "status": { "ready": true } });
+    let nat = |asked: &str, given: &str| json!({ "spec": { "externalSubnet": "ovn-default", "v4ip": asked }, "status": { "ip": given } });
     let things = [
         (ObjectRef::cluster(Kind::ProviderNetwork, "net1"), json!({ "spec": {} })),
         (ObjectRef::cluster(Kind::Vlan, "v-7"), json!({ "spec": { "id": 7, "provider": "net1" } })),
@@ -325,6 +327,9 @@ fn random_external_change(bench: &mut Bench) {
         (ObjectRef::cluster(Kind::OvnEip, "n-1"), eip("lsp")),
         (ObjectRef::cluster(Kind::OvnEip, "n-3"), eip("lsp")),
         (ObjectRef::cluster(Kind::OvnEip, "fip"), eip("nat")),
+        // Addresses of NAT gateways that pods are given too.
+        (ObjectRef::cluster(Kind::Other(IPTABLES_EIPS), "given"), nat("10.16.0.3", "10.16.0.3")),
+        (ObjectRef::cluster(Kind::Other(IPTABLES_EIPS), "asked"), nat("10.16.0.5", "")),
     ];
     let edits = [
         json!({ "extraExternalSubnets": ["wan"] }),
@@ -332,8 +337,8 @@ fn random_external_change(bench: &mut Bench) {
         json!({ "enableBfd": true }),
         json!({ "enableBfd": false, "enableExternal": true }),
     ];
-    match bench.rng.below(12) {
-        at @ 0..=6 => {
+    match bench.rng.below(14) {
+        at @ 0..=8 => {
             let (object, body) = &things[at];
             if bench.api.get(object).is_none() {
                 bench.api.create(object, body.clone()).unwrap();
@@ -341,8 +346,8 @@ fn random_external_change(bench: &mut Bench) {
                 bench.api.delete(object, 0);
             }
         }
-        at @ 7..=10 if bench.api.get(&vpc).is_some() => {
-            bench.api.edit(&vpc, json!({ "spec": edits[at - 7] }));
+        at @ 9..=12 if bench.api.get(&vpc).is_some() => {
+            bench.api.edit(&vpc, json!({ "spec": edits[at - 9] }));
         }
         _ => {
             let value = if bench.rng.chance(70) { "true" } else { "false" };

@@ -21,12 +21,13 @@ use thiserror::Error;
 
 use crate::facts::Kind;
 use crate::objects::{
-    Custom, IpSpec, Meta, Nad, Namespace, Node, Object, Other, Owner, Pod, StringMap, Workload,
+    Custom, IPTABLES_EIPS, IpSpec, Meta, Nad, Namespace, NatAddress, Node, Object, Other, Owner, Pod,
+    StringMap, Workload,
 };
 use crate::strings::Shared;
 use wire::{
-    Wire, WireConditions, WireMeta, WireNad, WireNodeStatus, WirePodSpec, WirePodStatus, WireTyped, WireUser,
-    WireWorkload, nad_kind, pods,
+    Wire, WireConditions, WireMeta, WireNad, WireNatStatus, WireNodeStatus, WirePodSpec, WirePodStatus,
+    WireTyped, WireUser, WireWorkload, nad_kind, pods,
 };
 
 /// An object that can't be projected. It is logged, counted and skipped.
@@ -276,7 +277,15 @@ impl Decoder {
                 let conditions = status.conditions.unwrap_or_default();
                 let spec: WireUser = part(wire.spec).unwrap_or_default();
                 let ovn_eip = self.optional(spec.ovn_eip);
-                Object::Other(plural, Arc::new(Other { plural: plural.into(), meta, conditions, ovn_eip }))
+                let nat_address = match plural {
+                    IPTABLES_EIPS => nat_address(&wire.spec, &wire.status, &bad)?,
+                    _ => None,
+                };
+                let plural_name = plural.into();
+                Object::Other(
+                    plural,
+                    Arc::new(Other { plural: plural_name, meta, conditions, ovn_eip, nat_address }),
+                )
             }
         })
     }
@@ -299,6 +308,26 @@ where
         spec: part(*spec).map_err(|error| bad("spec", error))?,
         status: part(*status).unwrap_or_default(),
     })
+}
+
+/// The address of an IptablesEIP.
+fn nat_address(
+    spec: &Option<&RawValue>,
+    status: &Option<&RawValue>,
+    bad: &impl Fn(&str, serde_json::Error) -> BadObject,
+) -> Result<Option<Arc<NatAddress>>, BadObject> {
+    let spec: crds::IptablesEipSpec = part(*spec).map_err(|error| bad("spec", error))?;
+    // What a gateway answers for must not be taken for free because it can't be read.
+    let status: WireNatStatus = part(*status).map_err(|error| bad("status", error))?;
+    let text = |text: &str| -> Arc<str> { text.trim().into() };
+    let address = NatAddress {
+        subnet: text(&spec.external_subnet),
+        given: text(&status.ip.unwrap_or_default()),
+        v4: text(&spec.v4_ip),
+        v6: text(&spec.v6_ip),
+    };
+    let has = [&address.given, &address.v4, &address.v6].iter().any(|text| !text.is_empty());
+    Ok(has.then(|| Arc::new(address)))
 }
 
 /// The name in a JSON text that does not fit the types, for the log.

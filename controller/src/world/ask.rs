@@ -67,6 +67,9 @@ impl World {
             Owner::Eip(name) => {
                 self.ask_for_eip(name, request).map(|request| request.map(|request| (request, None))).into()
             }
+            Owner::Nat(name) => {
+                self.ask_for_nat(name, request).map(|request| request.map(|request| (request, None))).into()
+            }
             Owner::Querier(subnet) => {
                 self.ask_querier(subnet, request).map(|request| Some((request, None))).into()
             }

@@ -25,6 +25,8 @@ pub(super) enum Owner {
     Node(Arc<str>),
     Vip(Arc<str>),
     Eip(Arc<str>),
+    /// An IptablesEIP that has an address.
+    Nat(Arc<str>),
     /// An interface beside the default one: namespace and name of the pod, provider.
     Attachment(Arc<str>, Arc<str>, Arc<str>),
     /// The multicast querier of that subnet.
@@ -236,6 +238,7 @@ impl World {
             Owner::Node(name) => Some(&self.nodes.get(name)?.object.meta),
             Owner::Vip(name) => Some(&self.vips.objects.get(name)?.meta),
             Owner::Eip(name) => Some(&self.eips.objects.get(name)?.meta),
+            Owner::Nat(name) => Some(&self.nat_eip(name)?.meta),
             Owner::Querier(subnet) => Some(&self.subnets.get(subnet)?.meta),
         }
     }
@@ -250,6 +253,8 @@ impl World {
                 self.subnets.get(subnet).is_some_and(|subnet| super::querier::has(subnet))
             }
             Owner::Eip(name) => self.eips.objects.get(name).is_some_and(|eip| self.eip_told(eip).is_some()),
+            // It says so itself; no address is chosen for one that does not.
+            Owner::Nat(_) => true,
             _ => project::allocated(meta),
         }
     }
@@ -472,7 +477,7 @@ impl World {
         self.leases.refused.insert(port.clone(), refusal);
     }
 
-    fn free(&mut self, lease: &Lease) {
+    pub(super) fn free(&mut self, lease: &Lease) {
         self.tell_of_release(lease);
         if !self.vip_returns(&lease.port) {
             self.ipam.release(&lease.port);

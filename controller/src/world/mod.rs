@@ -14,6 +14,7 @@ mod eips;
 mod leases;
 mod lookup;
 mod machines;
+mod nat;
 mod networks;
 mod news;
 mod pools;
@@ -42,7 +43,7 @@ use crds::keys;
 use crate::facts::{Kind, ObjectRef, RowKey};
 use crate::io::Config;
 use crate::ipam::{Ipam, mac};
-use crate::objects::{Ip, Meta, Namespace, Node, Object, Other, Pod, StringMap, Subnet, Vpc};
+use crate::objects::{IPTABLES_EIPS, Ip, Meta, Namespace, Node, Object, Other, Pod, StringMap, Subnet, Vpc};
 use crate::view::{NodeGate, NodeView, Overlay, PodView, Selecting, SubnetView, Usage, VpcView};
 
 pub(crate) use news::details;
@@ -53,7 +54,7 @@ pub(crate) use sessions::{FIRST, LOWERED, RAISED};
 
 /// Kinds that must have been listed once before anything is compiled. Kinds that
 /// this version does not act on may be missing from the API server.
-pub const NEEDED: [Kind; 21] = [
+pub const NEEDED: [Kind; 22] = [
     Kind::Pod,
     Kind::Node,
     Kind::Namespace,
@@ -71,6 +72,8 @@ pub const NEEDED: [Kind; 21] = [
     Kind::VirtualMachine,
     Kind::VirtualMachineInstance,
     Kind::Migration,
+    // Only which address they hold.
+    Kind::Other(IPTABLES_EIPS),
     // Only what they use of OvnEips.
     Kind::Other("ovn-fips"),
     Kind::Other("ovn-snat-rules"),
@@ -316,6 +319,7 @@ impl World {
                 let uid = other.meta.uid.clone();
                 let old = self.others.insert(key.clone(), other.clone());
                 self.note_user(old.as_deref(), Some(&other));
+                self.note_nat_address(old.as_deref(), Some(&other));
                 if old.is_none_or(|old| old.meta.uid != uid) {
                     self.changed.insert(ReadKey::Other(key.0, key.1, key.2));
                 }
@@ -367,6 +371,7 @@ impl World {
             Kind::Other(plural) => {
                 let old = self.others.remove(&(plural, object.namespace.clone(), name.clone()));
                 self.note_user(old.as_deref(), None);
+                self.note_nat_address(old.as_deref(), None);
                 self.changed.insert(ReadKey::Other(plural, object.namespace.clone(), name.clone()));
             }
         }

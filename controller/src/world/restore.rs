@@ -71,6 +71,7 @@ impl World {
         for lease in order {
             self.restore(lease);
         }
+        self.restore_nat();
         for (port, old) in before {
             if self.ipam.lease(&port) != Some(&old) {
                 self.changed.insert(ReadKey::Lease(port));

@@ -1,7 +1,7 @@
 //! What objects keep of their JSON, and what becomes of bad ones.
 
 use super::*;
-use crate::objects::NadKind;
+use crate::objects::{IPTABLES_EIPS, NadKind};
 use rstest::rstest;
 use serde_json::json;
 
@@ -84,6 +84,31 @@ fn custom_kinds_decode() {
     );
     let vlan = json!({"metadata": {"name": "v", "uid": "u"}, "spec": 7, "status": {"conditions": 3}});
     assert!(matches!(decode(Kind::Other("vlans"), vlan).unwrap(), Object::Other("vlans", _)));
+}
+
+#[test]
+fn an_iptables_eip_shows_its_address() {
+    let eip = |spec: serde_json::Value, status: serde_json::Value| {
+        let json = json!({"metadata": {"name": "e", "uid": "u"}, "spec": spec, "status": status});
+        decode(Kind::Other(IPTABLES_EIPS), json).map(|object| match object {
+            Object::Other(_, other) => other.nat_address.clone(),
+            other => panic!("{other:?}"),
+        })
+    };
+    let full = eip(
+        json!({"v4ip": " 172.20.0.2", "v6ip": "fd20::2", "externalSubnet": "wan", "natGwDp": "gw"}),
+        json!({"ip": "172.20.0.2", "conditions": 3}),
+    );
+    let address = full.unwrap().unwrap();
+    let parts = [&address.subnet, &address.given, &address.v4, &address.v6].map(|text| text.to_string());
+    assert_eq!(parts, ["wan", "172.20.0.2", "172.20.0.2", "fd20::2"]);
+    assert_eq!(eip(json!({"externalSubnet": "wan"}), json!(null)).unwrap(), None);
+    // Its last good version stays; nobody takes its address for free.
+    assert!(eip(json!({"v4ip": 7}), json!({})).unwrap_err().problem.contains("spec"));
+    assert!(eip(json!({}), json!({"ip": []})).unwrap_err().problem.contains("status"));
+    let other = json!({"metadata": {"name": "f", "uid": "u"}, "spec": {"v4ip": "172.20.0.2"}});
+    let Object::Other(_, other) = decode(Kind::Other("iptables-fip-rules"), other).unwrap() else { panic!() };
+    assert_eq!(other.nat_address, None);
 }
 
 #[rstest]

@@ -153,6 +153,13 @@ pub(super) struct WireUser {
     pub(super) ovn_eip: Option<String>,
 }
 
+/// What an IptablesEIP's gateway has.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct WireNatStatus {
+    pub(super) ip: Option<String>,
+}
+
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct WireConditions {
