@@ -4,10 +4,12 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use daemon::kube::{PodFacts, SubnetFacts};
+use daemon::kube::{NodeFacts, PodFacts, SubnetFacts};
 use daemon::netlink::{Netlink, Route, Veth};
-use daemon::plug::{NodeNetwork, names};
+use daemon::plug::{NodeNetwork, Stage, names};
 use daemon::sys::Namespace;
 use support::{MTU, Node, SUBNET, addresses, new_namespace, request, routed_pod};
 
@@ -70,6 +72,58 @@ async fn the_interface_has_the_contracts_properties() {
     // The fast path's kernel module knows pods' devices by it.
     assert_eq!(inside.alias, Some(format!("{}_c", &call.container_id[..12])));
     assert_eq!(inside.mtu, MTU);
+    node.plugger.del(&call).await.unwrap();
+}
+
+/// §2.4 step 9: each address of a pod has the gateway of its family, or the ADD fails and leaves nothing. A subnet that
+/// asks no gateway gives what there is: both addresses, and the route that there is a gateway for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_whose_gateways_do_not_fit_its_addresses_is_refused() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let (mut pod, namespace) = (routed_pod(4), new_namespace());
+    annotate(&mut pod, "ovn", &[("gateway", "10.16.0.1")]);
+    node.route_pod(&pod);
+    let call = request(&pod, &namespace, 1);
+    let error = node.plugger.add(&call).await.unwrap_err();
+    assert_eq!((error.stage, error.code), (Stage::ConfigureNic, 7));
+    assert!(error.message.starts_with("pod web/pod-4 interface eth0: of IPv6 "), "{error}");
+    assert!(error.message.contains("fd00::14") && error.message.contains(SUBNET), "{error}");
+    assert!(error.remedy.contains("spec.gateway of subnet ovn-default"), "{}", error.remedy);
+    assert!(node.pod_ports().is_empty() && node.pod_links().await.is_empty());
+
+    node.without_gateway_check();
+    let answer = node.plugger.add(&call).await.unwrap();
+    let given: Vec<_> = answer.ips.iter().map(|ip| (ip.ip.as_str(), ip.gateway.as_str())).collect();
+    assert_eq!(given, [("10.16.0.14", "10.16.0.1"), ("fd00::14", "")]);
+    assert_eq!(defaults(&namespace).await, (true, false));
+    node.plugger.del(&call).await.unwrap();
+}
+
+/// §2.2 step 8: the MTU of a provider network is the node's to tell. The node is waited for, as everything that watches
+/// bring; one that never comes is stage `get-node`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_on_a_provider_network_waits_for_the_nodes_label() {
+    let mut node = Node::start().await;
+    Arc::get_mut(&mut node.plugger).unwrap().patience.annotations = Duration::from_millis(300);
+    let _controller = node.play_ovn_controller();
+    let (mut pod, namespace) = (routed_pod(5), new_namespace());
+    annotate(&mut pod, "ovn", &[("provider_network", "net1")]);
+    node.route_pod(&pod);
+    let call = request(&pod, &namespace, 1);
+    let error = node.plugger.add(&call).await.unwrap_err();
+    assert_eq!((error.stage, error.stage.as_str(), error.code), (Stage::GetNode, "get-node", 0));
+    assert!(error.message.starts_with("pod web/pod-5 ") && error.remedy.contains("NODE_NAME"), "{error:?}");
+    assert!(node.pod_ports().is_empty());
+
+    Arc::get_mut(&mut node.plugger).unwrap().patience.annotations = Duration::from_secs(20);
+    let labels = BTreeMap::from([(crds::keys::provider_network_key("net1", "mtu"), "1380".to_owned())]);
+    let cluster = node.plugger.cluster.clone();
+    let add = node.plugger.add(&call);
+    tokio::pin!(add);
+    assert!(tokio::time::timeout(Duration::from_millis(100), &mut add).await.is_err(), "it waits");
+    cluster.nodes.put("n1".into(), Some(NodeFacts { name: "n1".into(), labels, ..NodeFacts::default() }));
+    assert_eq!(add.await.unwrap().mtu, 1380);
     node.plugger.del(&call).await.unwrap();
 }
 

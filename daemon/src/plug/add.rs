@@ -12,7 +12,7 @@ use cni::api::{CniRequest, CniResponse, HostEnd};
 use super::choices::{answer, api_routes, redact, validate};
 use super::container::Container;
 use super::error::{PlugError, Stage};
-use super::target::{GatewayCheck, Target};
+use super::target::{GatewayCheck, Target, physical_network};
 use super::waits::unwanted;
 use super::wanted::{NicKind, Wanted};
 use super::{CONTAINER_ID, IF_NAME, Plugger, conflict, port};
@@ -139,9 +139,13 @@ impl Plugger {
         if let Some(existing) = &existing {
             wanted.nic = if existing.kind() == "internal" { NicKind::Internal } else { NicKind::Veth };
         }
-        let nodes = self.cluster.nodes.get();
-        let node = nodes.objects.get(self.node.as_str()).map(|node| &**node);
-        let mut target = Target::new(request, &wanted, &subnet, &network, node, self.detect_conflicts)?;
+        let node = match physical_network(&wanted, &subnet) {
+            Some(_) => Some(self.wait_node(deadline).await?),
+            None => None,
+        };
+        let mut target =
+            Target::new(request, &wanted, &subnet, &network, node.as_deref(), self.detect_conflicts)?;
+        target.has_its_gateways()?;
         let namespace = self.open_namespace(request)?;
         let mut made = Made::default();
         match existing {

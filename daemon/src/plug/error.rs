@@ -23,6 +23,8 @@ pub enum Stage {
     GetSubnet,
     /// The subnet's address between underlay and overlay is not known.
     U2oAddress,
+    /// This node is not known, whose label has the MTU of a provider network.
+    GetNode,
     /// The MTU is not known.
     Mtu,
     /// The address of the subnet's tunnels on this node.
@@ -50,6 +52,7 @@ impl Stage {
             Self::WaitRoute => "wait-route",
             Self::GetSubnet => "get-subnet",
             Self::U2oAddress => "u2o-address",
+            Self::GetNode => "get-node",
             Self::Mtu => "mtu",
             Self::EncapIp => "encap-ip",
             Self::ConfigureNic => "configure-nic",
@@ -77,6 +80,9 @@ impl Stage {
             }
             Self::GetSubnet | Self::U2oAddress => {
                 "see `kubectl get subnets` and the annotation logical_switch of the pod".into()
+            }
+            Self::GetNode => {
+                "see whether `kubectl get nodes` shows this node under the agent's NODE_NAME, and the agent's log".into()
             }
             Self::Mtu | Self::EncapIp => "see `weir status` of the node agent, or its /readyz".into(),
             Self::ConfigureNic | Self::Egress | Self::RemoveDefaultRoute | Self::DeleteNic => {
@@ -204,6 +210,7 @@ mod tests {
             Stage::WaitRoute,
             Stage::GetSubnet,
             Stage::U2oAddress,
+            Stage::GetNode,
             Stage::Mtu,
             Stage::EncapIp,
             Stage::ConfigureNic,

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use cni::api::CniRequest;
+use ipnet::IpNet;
 
 use super::container::Interface;
 use super::error::{PlugError, Stage};
@@ -75,7 +76,7 @@ impl<'a> Target<'a> {
     /// Decides.
     ///
     /// # Errors
-    /// Stages `get-subnet`, `u2o-address`, `mtu`, `encap-ip`: what is missing or contradicts itself.
+    /// Stages `get-subnet`, `u2o-address`, `get-node`, `mtu`, `encap-ip`: what is missing or contradicts itself.
     pub(super) fn new(
         request: &'a CniRequest,
         wanted: &'a Wanted,
@@ -112,7 +113,7 @@ impl<'a> Target<'a> {
                 alias: names::container_nic(&request.container_id, &wanted.if_name),
             },
             check: match () {
-                () if wanted.migrating || wanted.gateways.is_empty() => GatewayCheck::Off,
+                () if wanted.migrating || wanted.addresses.is_empty() => GatewayCheck::Off,
                 () if subnet.disable_gateway_check => GatewayCheck::BestEffort,
                 () => GatewayCheck::Required,
             },
@@ -122,6 +123,35 @@ impl<'a> Target<'a> {
             localnet: underlay
                 .then(|| format!("patch-{}-to-{BR_INT}", crds::names::localnet_port(&subnet.name))),
         })
+    }
+
+    /// Each address has the gateway of its family, where gateways have to answer (node contract §2.4 step 9): without, a
+    /// pod would start that no other network can reach by that family. Not asked of a pod that runs already.
+    ///
+    /// # Errors
+    /// Stage `configure-nic`, with the addresses and gateways that do not fit.
+    pub(super) fn has_its_gateways(&self) -> Result<(), PlugError> {
+        if self.check != GatewayCheck::Required {
+            return Ok(());
+        }
+        let (addresses, gateways) = (&self.wanted.addresses, &self.wanted.gateways);
+        for (ipv6, family) in [(false, "IPv4"), (true, "IPv6")] {
+            let addresses: Vec<IpAddr> =
+                addresses.iter().map(IpNet::addr).filter(|ip| ip.is_ipv6() == ipv6).collect();
+            let gateways: Vec<IpAddr> = gateways.iter().filter(|ip| ip.is_ipv6() == ipv6).copied().collect();
+            if addresses.len() != gateways.len() {
+                let subnet = &self.wanted.subnet;
+                let message = format!(
+                    "of {family} the pod has the addresses {addresses:?} and the gateways {gateways:?} of subnet {subnet}: \
+                     each address needs one"
+                );
+                return Err(PlugError::new(Stage::ConfigureNic, message).code(7).remedy(format!(
+                    "name one gateway for each family of spec.cidrBlock in spec.gateway of subnet {subnet} and make the pod \
+                     anew, or set spec.disableGatewayCheck there"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// The name of the device in the pod's namespace before anything names it
@@ -167,23 +197,36 @@ fn default_gateways(wanted: &Wanted, u2o: &[IpAddr]) -> Vec<IpAddr> {
         .collect()
 }
 
+/// The provider network whose MTU the pod gets, if it is that one's to say.
+pub(super) fn physical_network<'a>(wanted: &'a Wanted, subnet: &SubnetFacts) -> Option<&'a str> {
+    let routed = subnet.logical_gateway || subnet.u2o_interconnection;
+    wanted.provider_network.as_deref().filter(|_| subnet.mtu == 0 && !routed)
+}
+
+/// No MTU can be told without the node.
+pub(super) fn node_unknown() -> PlugError {
+    PlugError::new(
+        Stage::GetNode,
+        "this node is not known, whose label tells the MTU of the provider network",
+    )
+}
+
 /// The subnet's MTU; else that of the provider network on this node, for pods
 /// that sit on it; else that of the tunnels (node contract §2.2 step 8).
+///
+/// A provider network's is asked of the node; a node that has no label of it leaves the kernel's default.
 fn mtu(
     wanted: &Wanted,
     subnet: &SubnetFacts,
     network: &NodeNetwork,
     node: Option<&NodeFacts>,
 ) -> Result<u32, PlugError> {
-    let physical = wanted
-        .provider_network
-        .as_deref()
-        .filter(|_| !subnet.logical_gateway && !subnet.u2o_interconnection)
-        .map(|network| crds::keys::provider_network_key(network, "mtu"));
+    let physical =
+        physical_network(wanted, subnet).map(|network| crds::keys::provider_network_key(network, "mtu"));
     let mtu = match physical {
-        _ if subnet.mtu > 0 => subnet.mtu,
+        None if subnet.mtu > 0 => subnet.mtu,
         None => network.mtu,
-        Some(label) => match node.and_then(|node| node.labels.get(&label)) {
+        Some(label) => match node.ok_or_else(node_unknown)?.labels.get(&label) {
             None => 0,
             Some(text) => text.parse().ok().filter(|mtu| *mtu > 0).ok_or_else(|| {
                 PlugError::new(Stage::Mtu, format!("label {label} of this node is {text:?}, which is no MTU"))

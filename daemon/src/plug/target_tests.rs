@@ -60,7 +60,6 @@ fn decide(
 #[case(1350, Some("physnet"), Some("9000"), Some(1350))]
 #[case(0, None, Some("9000"), Some(1400))]
 #[case(0, Some("physnet"), Some("9000"), Some(9000))]
-#[case(0, Some("physnet"), None, None)]
 #[case(0, Some("other"), Some("9000"), None)]
 fn the_mtu_comes_from_the_first_that_knows(
     #[case] subnet_mtu: u32,
@@ -73,6 +72,50 @@ fn the_mtu_comes_from_the_first_that_knows(
     let subnet = SubnetFacts { mtu: subnet_mtu, ..underlay() };
     let node = label.map(node);
     assert_eq!(decide(&wanted, &subnet, node.as_ref()).unwrap().interface.mtu, expected);
+}
+
+#[test]
+fn a_node_that_is_not_known_tells_no_mtu() {
+    let mut wanted = wanted(&["10.16.0.5/16"]);
+    decide(&wanted, &underlay(), None).unwrap();
+    wanted.provider_network = Some("physnet".into());
+    assert_eq!(decide(&wanted, &underlay(), None).unwrap_err().stage, Stage::GetNode);
+    decide(&wanted, &SubnetFacts { mtu: 1400, ..underlay() }, None).unwrap();
+}
+
+/// Where gateways have to answer there is one for each address; an interface without addresses needs none.
+#[rstest]
+#[case(&["10.16.0.5/16"], &["10.16.0.1"], true)]
+#[case(&["fd00::5/112"], &["fd00::1"], true)]
+#[case(&["10.16.0.5/16", "fd00::5/112"], &["fd00::1", "10.16.0.1"], true)]
+#[case(&["10.16.0.5/16", "fd00::5/112"], &["10.16.0.1"], false)]
+#[case(&["10.16.0.5/16", "fd00::5/112"], &["fd00::1"], false)]
+#[case(&["10.16.0.5/16"], &["10.16.0.1", "10.16.0.2"], false)]
+#[case(&["10.16.0.5/16", "10.16.0.6/16"], &["10.16.0.1"], false)]
+#[case(&["10.16.0.5/16"], &[], false)]
+#[case(&[], &[], true)]
+fn each_address_has_its_gateway(#[case] addresses: &[&str], #[case] gateways: &[&str], #[case] fits: bool) {
+    let mut wanted = wanted(addresses);
+    wanted.gateways = gateways.iter().map(|text| text.parse().unwrap()).collect();
+    let refused = decide(&wanted, &SubnetFacts::default(), None).unwrap().has_its_gateways().err();
+    assert_eq!(refused.is_none(), fits, "{refused:?}");
+    if let Some(error) = refused {
+        let error = error.about(&request());
+        assert_eq!(error.stage, Stage::ConfigureNic);
+        assert!(
+            error.message.contains("subnet s") && error.remedy.contains("spec.gateway of subnet s"),
+            "{error:?}"
+        );
+        assert!(
+            gateways.iter().any(|ip| error.message.contains(ip)) || error.message.contains("gateways []"),
+            "{error}"
+        );
+    }
+    // Nobody is asked: nothing has to be there.
+    let silent = SubnetFacts { disable_gateway_check: true, ..SubnetFacts::default() };
+    decide(&wanted, &silent, None).unwrap().has_its_gateways().unwrap();
+    wanted.migrating = true;
+    decide(&wanted, &SubnetFacts::default(), None).unwrap().has_its_gateways().unwrap();
 }
 
 #[test]
@@ -162,7 +205,7 @@ fn the_gateways_silence_counts_unless_the_subnet_says_otherwise(
         let subnet = SubnetFacts { disable_gateway_check: disabled, ..subnet };
         assert_eq!(decide(&wanted, &subnet, None).unwrap().check, expected);
     }
-    wanted.gateways.clear();
+    wanted.addresses.clear();
     assert_eq!(decide(&wanted, &underlay(), None).unwrap().check, GatewayCheck::Off);
 }
 

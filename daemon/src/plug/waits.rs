@@ -10,9 +10,10 @@ use tokio::time::timeout_at;
 
 use super::error::{PlugError, Stage};
 use super::locks::RunningAdd;
+use super::target::node_unknown;
 use super::wanted::{Readiness, Wanted, check_provider, readiness};
 use super::{ASK_AT_LEAST, NodeNetwork, Plugger};
-use crate::kube::{Fact, FoundPod, Loaded, PodFacts, SubnetFacts};
+use crate::kube::{Fact, FoundPod, Loaded, NodeFacts, PodFacts, SubnetFacts};
 
 /// DEL came for an interface that ADD still makes.
 pub(super) fn unwanted() -> PlugError {
@@ -172,6 +173,22 @@ impl Plugger {
             }
             if timeout_at(deadline, subnets.changed()).await.is_err() {
                 return Err(PlugError::new(Stage::GetSubnet, format!("subnet {name:?} is not known")));
+            }
+        }
+    }
+
+    /// This node, whose labels tell the MTUs of provider networks.
+    pub(super) async fn wait_node(
+        &self,
+        deadline: tokio::time::Instant,
+    ) -> Result<Arc<NodeFacts>, PlugError> {
+        let mut nodes = self.cluster.nodes.subscribe();
+        loop {
+            if let Some(node) = nodes.borrow_and_update().objects.get(self.node.as_str()) {
+                return Ok(node.clone());
+            }
+            if timeout_at(deadline, nodes.changed()).await.is_err() {
+                return Err(node_unknown());
             }
         }
     }
