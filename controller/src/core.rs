@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::commit::{self, Commit};
 use crate::desired::Desired;
 use crate::engine::{Engine, SchemaFacts};
-use crate::facts::{Keep, RowKey, Table};
+use crate::facts::{Keep, Kind, RowKey, Table};
 use crate::io::{Config, Input, Output};
 use crate::publish::{self, Publish, Source};
 use crate::view::{Compile, UnitKey};
@@ -79,6 +79,15 @@ pub struct Core {
     started: bool,
     /// We write since an election.
     leading: bool,
+    /// Number of the list of subnets that our election asked for, whether it was asked for,
+    /// and whether it has come.
+    ///
+    /// The leader before us may have sent off the end of a subnet (its last finalizer) that
+    /// our watch does not know of yet: it was deleted before we were elected, and whoever is no
+    /// leader sends nothing. So no address is given before everything of that time is known
+    /// of subnets: one that is being deleted gives none.
+    refresh: (u64, bool),
+    fresh: bool,
     /// Wall clock of the last input.
     unix_s: i64,
 }
@@ -96,6 +105,8 @@ impl Core {
             publish: Publish::default(),
             started: false,
             leading: false,
+            refresh: (0, true),
+            fresh: false,
             unix_s: 0,
         }
     }
@@ -108,6 +119,9 @@ impl Core {
         self.take(now_ms, unix_s, input);
         self.settle(now_ms, unix_s);
         let mut outputs = self.commit.outputs(now_ms, &self.desired);
+        if !std::mem::replace(&mut self.refresh.1, true) {
+            outputs.push(Output::Refresh(Kind::Subnet, self.refresh.0));
+        }
         self.publish.set_active(self.started && self.commit.writing());
         let source = Source { world: &self.world, engine: &self.engine, schema: &self.schema };
         outputs.extend(self.publish.outputs(now_ms, unix_s, &source));
@@ -141,7 +155,14 @@ impl Core {
             }
             Input::NbLost => self.commit.lost(),
             Input::NbReply { tag, result } => self.commit.reply(now_ms, tag, result),
-            Input::Elected { epoch } => self.commit.elected(epoch),
+            Input::Elected { epoch } => {
+                self.refresh = (self.refresh.0 + 1, false);
+                self.fresh = false;
+                self.commit.elected(epoch);
+            }
+            Input::Fresh(kind, number) => {
+                self.fresh |= (kind, number) == (Kind::Subnet, self.refresh.0);
+            }
             Input::Deposed => self.commit.deposed(),
             Input::KubeReply { id, result } => self.publish.reply(now_ms, id, result),
             Input::Silent(nodes) => self.world.set_silent(nodes),
@@ -195,7 +216,7 @@ impl Core {
         }
         self.leading = writing;
         self.world.end_graces(unix_s);
-        self.world.settle_leases(writing);
+        self.world.settle_leases(writing && self.fresh);
         self.world.project_usage(now_ms);
         self.world.judge_sessions(now_ms);
         for (port, foreign) in self.world.take_foreign_ports() {

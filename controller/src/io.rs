@@ -111,6 +111,8 @@ pub enum Input {
         /// Our token, unique per leadership.
         epoch: Arc<str>,
     },
+    /// What was so when [`Output::Refresh`] was given with that number has been delivered.
+    Fresh(Kind, u64),
     /// Leadership is lost or given up: nothing may be written any more.
     Deposed,
     /// A Kubernetes write was answered.
@@ -191,6 +193,9 @@ pub enum Output {
     Event(EventFact),
     /// Call again with [`Input::Tick`] at this time (milliseconds since the start).
     WakeAt(u64),
+    /// List a kind anew, and say so by [`Input::Fresh`] behind the list. The number is
+    /// higher each time.
+    Refresh(Kind, u64),
     /// The fence refused us: stop writing, look at the Lease, exit.
     Fenced,
 }

@@ -349,6 +349,41 @@ async fn checksums_depend_on_content_alone() {
     assert_eq!((one.objects, one.checksum), (3, two.checksum));
 }
 
+/// Asked for a list: it comes, from the server, and behind it the number; whatever the watch
+/// was doing, and once for each number.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_asked_for_comes_with_its_number_behind() {
+    let api = FakeApi::new();
+    api.create(SUBNETS, subnet("s1"));
+    let mut rig = Rig::start(api, &[Kind::Subnet, Kind::Pod]);
+    for _ in 0..2 {
+        rig.next().await;
+    }
+    let refresher = rig.watches.refresher.clone();
+    let fresh = |input: Input, number: u64| matches!(input, Input::Fresh(Kind::Subnet, n) if n == number);
+    // While it follows; of a connection that has become mute too.
+    for (number, mute) in [(1, false), (2, true)] {
+        if mute {
+            rig.api.faults(Faults { mute: true, ..Faults::default() });
+            rig.api.delete(&format!("{SUBNETS}/s1"));
+        }
+        refresher.ask(Kind::Subnet, number);
+        if mute {
+            rig.silent_for(Duration::from_secs(5)).await;
+            rig.api.faults(Faults::default());
+        }
+        assert_eq!(listed(rig.next().await), names(if mute { &[] } else { &["s1"] }));
+        assert!(fresh(rig.next().await, number));
+        rig.silent_for(Duration::from_secs(120)).await;
+    }
+    // Before the first list is there: it counts, if it began after.
+    let mut rig = Rig::start(FakeApi::new(), &[Kind::Subnet]);
+    rig.watches.refresher.ask(Kind::Subnet, 7);
+    assert!(listed(rig.next().await).is_empty());
+    assert!(fresh(rig.next().await, 7));
+    rig.silent_for(Duration::from_secs(120)).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn watches_end_when_told() {
     let rig = Rig::start(FakeApi::new(), &[Kind::Pod, Kind::Node]);

@@ -186,6 +186,8 @@ impl Line {
                         self.inputs.push_back(Input::KubeReply { id, result });
                     }
                     Output::WakeAt(at) => wake = Some(at),
+                    // Its watches miss nothing.
+                    Output::Refresh(kind, number) => self.inputs.push_back(Input::Fresh(kind, number)),
                     Output::Event(_) | Output::Fenced => {}
                 }
             }

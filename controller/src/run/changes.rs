@@ -88,6 +88,9 @@ fn input_json(input: &Input) -> Option<Value> {
             "error": result.as_ref().err().map(|error| format!("{error:?}")),
         }),
         Input::Elected { epoch } => json!({ "change": "elected", "epoch": &**epoch }),
+        Input::Fresh(kind, number) => {
+            json!({ "change": "known anew", "kind": plural(*kind), "number": number })
+        }
         Input::Deposed => json!({ "change": "deposed" }),
         Input::KubeReply { id, result } => json!({
             "change": "write answered",
@@ -121,6 +124,7 @@ fn output_json(output: &Output) -> Option<Value> {
             "reason": &*event.reason,
             "message": &*event.message,
         }),
+        Output::Refresh(kind, number) => json!({ "change": "list", "kind": plural(*kind), "number": number }),
         Output::Fenced => json!({ "change": "fenced" }),
         Output::WakeAt(_) => return None,
     })

@@ -31,7 +31,7 @@ use crate::kube_io::Writer;
 use crate::lease::{Authority, Change};
 use crate::metrics::{Metrics, Shared, Snapshot};
 use crate::nb_io::Translator;
-use crate::watch::{Delivery, plural};
+use crate::watch::{Delivery, Refresher, plural};
 use changes::Changes;
 
 /// A batch ends after this time, so that diagnostics and the heartbeat are served
@@ -98,6 +98,8 @@ pub struct Sinks {
     pub recorder: Recorder,
     /// The permission to write.
     pub authority: Authority,
+    /// Lists anew.
+    pub refresher: Refresher,
 }
 
 /// The task that owns the core.
@@ -380,6 +382,7 @@ impl Engine {
             }
             Output::Event(fact) => self.sinks.recorder.record(fact),
             Output::WakeAt(at) => self.wake_at = Some(self.wake_at.map_or(at, |old| old.min(at))),
+            Output::Refresh(kind, number) => self.sinks.refresher.ask(kind, number),
             Output::Fenced => {
                 error!("the database refused our epoch token: another leader writes");
                 self.sinks.authority.revoke();

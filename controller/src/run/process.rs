@@ -114,6 +114,7 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
         writer: Writer::new(api.clone(), authority.clone(), metrics.clone(), replies_out),
         recorder: Recorder::start(api.clone(), authority.clone(), metrics.clone(), settings.pod_name.clone()),
         authority: authority.clone(),
+        refresher: watches.refresher.clone(),
     };
     match sb_options {
         Some(options) => {

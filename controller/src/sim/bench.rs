@@ -31,6 +31,10 @@ pub(crate) struct Process {
     writes: Vec<(u64, KubeWrite)>,
     answers: Vec<Input>,
     wake: Option<u64>,
+    /// A list that is asked for.
+    refresh: Option<(Kind, u64)>,
+    /// Kinds whose watch lags: it delivers nothing.
+    pub(crate) lagging: BTreeSet<Kind>,
     pub(crate) fenced: bool,
     pub(crate) transactions: Vec<Vec<Operation>>,
     pub(crate) events: Vec<EventFact>,
@@ -65,6 +69,7 @@ pub(crate) struct Bench {
 #[derive(Clone, Copy)]
 enum Step {
     Watch(usize, Kind),
+    Refresh(usize),
     Session(usize),
     Request(usize),
     Write(usize, usize),
@@ -104,6 +109,8 @@ impl Bench {
             writes: Vec::new(),
             answers: Vec::new(),
             wake: None,
+            refresh: None,
+            lagging: BTreeSet::new(),
             fenced: false,
             transactions: Vec::new(),
             events: Vec::new(),
@@ -158,6 +165,7 @@ impl Bench {
                     process.events.push(event);
                 }
                 Output::WakeAt(at) => process.wake = Some(at),
+                Output::Refresh(kind, number) => process.refresh = Some((kind, number)),
                 Output::Fenced => process.fenced = true,
             }
         }
@@ -203,11 +211,14 @@ impl Bench {
     fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         for (index, process) in self.processes.iter().enumerate().filter(|(_, p)| !p.paused) {
-            for kind in NEEDED {
+            for kind in NEEDED.into_iter().filter(|kind| !process.lagging.contains(kind)) {
                 let log = self.api.log.get(&kind).map_or(0, Vec::len);
                 if process.cursors.get(&kind).is_none_or(|at| *at < log) {
                     steps.push(Step::Watch(index, kind));
                 }
+            }
+            if process.refresh.is_some() {
+                steps.push(Step::Refresh(index));
             }
             if !process.session.is_empty() {
                 steps.push(Step::Session(index));
@@ -224,6 +235,7 @@ impl Bench {
     fn take(&mut self, step: Step) {
         match step {
             Step::Watch(index, kind) => self.watch(index, kind),
+            Step::Refresh(index) => self.refresh(index),
             Step::Session(index) => {
                 let input = self.processes[index].session.pop_front().unwrap();
                 self.input(index, input);
@@ -249,7 +261,8 @@ impl Bench {
         }
     }
 
-    fn watch(&mut self, index: usize, kind: Kind) {
+    /// A watch delivers its next event, or lists.
+    pub(crate) fn watch(&mut self, index: usize, kind: Kind) {
         let relist = self.rng.chance(self.faults.relist);
         let log = self.api.log.get(&kind).map_or(&[][..], Vec::as_slice);
         let process = &mut self.processes[index];
@@ -267,6 +280,18 @@ impl Bench {
             }
         };
         self.input(index, input);
+    }
+
+    /// All that a process asks to write goes on the wire, and arrives when its caller says.
+    pub(crate) fn take_writes(&mut self, index: usize) -> Vec<KubeWrite> {
+        std::mem::take(&mut self.processes[index].writes).into_iter().map(|(_, write)| write).collect()
+    }
+
+    fn refresh(&mut self, index: usize) {
+        let Some((kind, number)) = self.processes[index].refresh.take() else { return };
+        self.processes[index].cursors.remove(&kind);
+        self.watch(index, kind);
+        self.input(index, Input::Fresh(kind, number));
     }
 
     fn request(&mut self, index: usize) {

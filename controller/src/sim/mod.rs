@@ -11,6 +11,7 @@ mod canon;
 mod churn;
 mod constant;
 mod faults;
+mod handover;
 mod independence;
 mod orders;
 mod real;

@@ -75,6 +75,11 @@ impl Driver {
                     let result = self.api.write(&write);
                     self.input(Input::KubeReply { id, result });
                 }
+                Output::Refresh(kind, number) => {
+                    self.cursors.insert(kind, self.api.log.get(&kind).map_or(0, Vec::len));
+                    self.input(Input::Listed(kind, self.api.list(kind)));
+                    self.input(Input::Fresh(kind, number));
+                }
                 Output::Fenced => self.fenced = true,
                 Output::Event(_) | Output::WakeAt(_) => {}
             }

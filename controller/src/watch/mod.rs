@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -149,10 +149,29 @@ impl Statuses {
     }
 }
 
+/// Lets watches list anew. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Refresher {
+    asked: Arc<BTreeMap<Kind, watch::Sender<u64>>>,
+}
+
+impl Refresher {
+    /// That kind is listed anew, from the API server's own store and not from what it or we
+    /// have in memory; [`Input::Fresh`] with the number comes behind the list. A list that is
+    /// on its way already does not count.
+    pub fn ask(&self, kind: Kind, number: u64) {
+        if let Some(asked) = self.asked.get(&kind) {
+            asked.send_replace(number);
+        }
+    }
+}
+
 /// A started set of watches.
 pub struct Watches {
     /// Status of each.
     pub statuses: Statuses,
+    /// Lets them list anew.
+    pub refresher: Refresher,
     tasks: TaskTracker,
 }
 
@@ -168,9 +187,12 @@ impl Watches {
     ) -> Self {
         let statuses = Statuses::default();
         let tasks = TaskTracker::new();
+        let mut refreshing = BTreeMap::new();
         for resource in resources {
             statuses.with(resource.kind, |_| ());
-            let watch = stream::Watch::new(api.clone(), resource, inputs.clone(), statuses.clone());
+            let (ask, asked) = watch::channel(0);
+            refreshing.insert(resource.kind, ask);
+            let watch = stream::Watch::new(api.clone(), resource, inputs.clone(), statuses.clone(), asked);
             let stop = stop.clone();
             tasks.spawn(async move {
                 tokio::select! {
@@ -180,7 +202,7 @@ impl Watches {
             });
         }
         tasks.close();
-        Self { statuses, tasks }
+        Self { statuses, refresher: Refresher { asked: Arc::new(refreshing) }, tasks }
     }
 
     /// Waits until all watches have ended.

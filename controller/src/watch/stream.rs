@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -67,6 +67,9 @@ pub(super) struct Watch {
     announced_absent: bool,
     /// Looks in a row at which the kind was not installed.
     missed: u32,
+    /// Number of the list that is asked for, and of the one that was delivered.
+    asked: watch::Receiver<u64>,
+    answered: u64,
 }
 
 /// Why following stopped.
@@ -76,6 +79,8 @@ enum Stop {
     Closed,
     /// The window is over: go on.
     Window,
+    /// A list is asked for.
+    Refresh,
     /// Failed: pause, then go on.
     Failed(ApiError),
 }
@@ -120,6 +125,7 @@ impl Watch {
         resource: Resource,
         inputs: mpsc::Sender<Delivery>,
         statuses: Statuses,
+        asked: watch::Receiver<u64>,
     ) -> Self {
         Self {
             api,
@@ -134,15 +140,18 @@ impl Watch {
             failing_since: None,
             announced_absent: false,
             missed: 0,
+            asked,
+            answered: 0,
         }
     }
 
     /// Runs until nobody takes inputs any more.
     pub(super) async fn run(mut self) {
         loop {
-            let result = if self.version.is_none() { self.list().await } else { self.follow().await };
+            let result = if self.version.is_none() { self.list().await } else { self.until_asked().await };
             match result {
                 Ok(()) | Err(Stop::Window) => self.recovered(),
+                Err(Stop::Refresh) => self.version = None,
                 Err(Stop::Closed) => return,
                 Err(Stop::Failed(error)) => {
                     let pause = match self.failed(error).await {
@@ -152,6 +161,16 @@ impl Watch {
                     tokio::time::sleep(pause).await;
                 }
             }
+        }
+    }
+
+    /// Follows until a list is asked for. What is cut off then is in the list.
+    async fn until_asked(&mut self) -> Result<(), Stop> {
+        let (mut asked, answered) = (self.asked.clone(), self.answered);
+        tokio::select! {
+            result = self.follow() => result,
+            // Without an error: when nobody can ask any more there is nothing to wait for.
+            Ok(_) = asked.wait_for(|number| *number != answered) => Err(Stop::Refresh),
         }
     }
 
@@ -226,7 +245,7 @@ impl Watch {
         if !self.announced_absent {
             self.announced_absent = true;
             if forbidden {
-                warn!(kind = plural(kind), %error, "not allowed to see this kind, its objects get no conditions");
+                warn!(kind = plural(kind), %error, "not allowed to see this kind: its objects get no conditions, and what they hold is not known");
             } else if self.resource.discovery().is_some() {
                 debug!(kind = plural(kind), "KubeVirt is not installed, looking again later");
             } else {
@@ -274,6 +293,7 @@ impl Watch {
     /// complete, since it tells deletions too.
     async fn list(&mut self) -> Result<(), Stop> {
         let kind = self.resource.kind;
+        let asked = *self.asked.borrow();
         self.discover().await?;
         let mut objects: HashMap<Key, Object> = HashMap::new();
         let mut next: Option<String> = None;
@@ -315,6 +335,10 @@ impl Watch {
         (self.announced_absent, self.missed) = (false, 0);
         let listed = self.objects.values().cloned().collect();
         self.send(Input::Listed(kind, listed)).await?;
+        if asked != self.answered {
+            self.answered = asked;
+            self.send(Input::Fresh(kind, asked)).await?;
+        }
         self.statuses.with(kind, |status| {
             status.loaded = true;
             status.absent = false;
