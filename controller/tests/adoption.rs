@@ -32,6 +32,7 @@ fn collection(kind: &str, namespace: &str) -> String {
         "IPPool" => ("/apis/kubeovn.io/v1", "ippools"),
         "Vip" => ("/apis/kubeovn.io/v1", "vips"),
         "OvnEip" => ("/apis/kubeovn.io/v1", "ovn-eips"),
+        "IptablesEIP" => ("/apis/kubeovn.io/v1", "iptables-eips"),
         "Vlan" => ("/apis/kubeovn.io/v1", "vlans"),
         "ProviderNetwork" => ("/apis/kubeovn.io/v1", "provider-networks"),
         other => panic!("no collection of {other}"),
