@@ -8,13 +8,15 @@ mod support;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use daemon::kube::{ServiceFacts, SubnetFacts, VlanFacts};
+use daemon::netlink::{Netlink, Veth};
 use daemon::openflow::{Flow, Protocol, Session, flow};
 use daemon::shortcut::Shortcut;
+use daemon::sys::{Namespace, PacketSocket};
 use support::underlay::{Agent, Wire, changes, patch, sh, until};
-use support::{Node, start_vswitchd, wait_view};
+use support::{Node, new_namespace, start_vswitchd, wait_view};
 use tokio_util::sync::CancellationToken;
 
 const V4: &str = "10.9.0.50";
@@ -96,6 +98,13 @@ impl Bed {
         self.agent.cluster.services.put(("web".into(), name.into()), service);
     }
 
+    fn vsctl(&self, arguments: &[&str]) {
+        let server = &self.node.server;
+        let mut vsctl = server.root().command("usr/bin/ovs-vsctl", server.directory()).unwrap();
+        let database = format!("--db=unix:{}", server.socket().display());
+        assert!(vsctl.arg(&database).args(arguments).status().unwrap().success(), "{arguments:?}");
+    }
+
     fn ofctl(&self, arguments: &[&str]) -> String {
         support::ofctl(&self.node.server, BRIDGE, arguments)
     }
@@ -175,7 +184,7 @@ async fn what_comes_for_a_service_is_handed_to_ovn_and_nothing_else_is() {
     for part in [
         "cookie=0x1000, priority=10000,tcp,in_port=",
         "cookie=0x1001, priority=10000,udp6,in_port=",
-        "nw_dst=10.9.0.50,tp_dst=80 actions=set_field:00:00:00:01:00:01->eth_dst,output:",
+        "vlan_tci=0x0000/0x0fff,nw_dst=10.9.0.50,tp_dst=80 actions=set_field:00:00:00:01:00:01->eth_dst,output:",
         "ipv6_dst=fd09::50,tp_dst=53",
     ] {
         assert!(shown.contains(part), "{part}\n{shown}");
@@ -201,6 +210,99 @@ async fn what_comes_for_a_service_is_handed_to_ovn_and_nothing_else_is() {
     bed.until_flows(0).await;
     assert!(!bed.arrives(V4, 53));
     assert_eq!(bed.flows(false), others);
+}
+
+/// A UDP datagram to [`V4`] and a port in a frame that nobody has the MAC of, with a VLAN tag or without.
+fn datagram(tag: Option<u16>, port: u16) -> Vec<u8> {
+    let mut frame = ABSENT.to_vec();
+    frame.extend([2, 0, 0, 0, 0, 0x98]);
+    if let Some(tag) = tag {
+        frame.extend([0x81, 0x00]);
+        frame.extend(tag.to_be_bytes());
+    }
+    frame.extend([0x08, 0x00, 0x45, 0, 0, 33, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 50]);
+    let header = frame.len() - 20;
+    let words = frame[header..].chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum: u32 = words.sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[header + 10..header + 12].copy_from_slice(&sum.to_be_bytes());
+    frame.extend([[0x30, 0x39], port.to_be_bytes(), [0, 13], [0, 0]].concat());
+    frame.extend(b"hello");
+    frame
+}
+
+const ABSENT: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
+
+impl Bed {
+    /// Where a datagram arrives that comes in by the wire with that tag: behind the patch port, or at the neighbour.
+    async fn goes(&self, neighbour: &Namespace, tag: Option<u16>) -> (bool, bool) {
+        let inside = Netlink::in_namespace(&self.wire.namespace).await.unwrap();
+        let wire = inside.require_link("wire").await.unwrap().index;
+        let open = |namespace: &Namespace| {
+            let socket = namespace.run(|| UdpSocket::bind((V4, 53)).unwrap()).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            socket
+        };
+        let (behind, beside) = (open(&self.node.gateway), open(neighbour));
+        let frame = datagram(tag, 53);
+        let sender = self.wire.namespace.run(|| PacketSocket::open().unwrap()).unwrap();
+        let begin = Instant::now();
+        let (mut there, mut here) = (false, false);
+        // Until it came somewhere; then a little longer, for where it must not come.
+        let mut rest = 20;
+        while rest > 0 && begin.elapsed() < Duration::from_secs(10) {
+            sender.send(wire, &frame).unwrap();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            there |= behind.recv(&mut [0; 8]).is_ok();
+            here |= beside.recv(&mut [0; 8]).is_ok();
+            rest -= i32::from(there || here);
+        }
+        (there, here)
+    }
+}
+
+/// Two networks on one wire have the same address: what comes for the Service in its VLAN is handed over with its tag,
+/// what comes in another one goes where it went without the Service.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_is_reached_in_its_own_vlan_alone() {
+    let bed = Bed::start().await;
+    bed.patch().await;
+    // The neighbour has the Service's address, in the VLAN that the Service has not.
+    let neighbour = new_namespace();
+    let veth =
+        Veth { name: "beside", peer: "eth0", peer_mac: None, peer_namespace: Some(&neighbour), mtu: None };
+    bed.node.host.netlink.add_veth(&veth).await.unwrap();
+    sh(&bed.node.namespace, "ip link set beside up");
+    let mac = ABSENT.map(|byte| format!("{byte:02x}")).join(":");
+    sh(&neighbour, &format!("ip link set eth0 address {mac}; ip link set eth0 up; ip addr add {V4}/24 dev eth0"));
+    for (vlan, other, shown) in
+        [(100, None, "dl_vlan=100"), (0, Some(100), "vlan_tci=0x0000/0x0fff"), (100, Some(200), "dl_vlan=100")]
+    {
+        bed.agent.cluster.vlans.put("v0".into(), Some(VlanFacts { id: vlan, provider: "net1".into() }));
+        // Both are access ports of their networks, as OVN's localnet port is of the Subnet's.
+        bed.vsctl(&["set", "port", "gw-port", &format!("tag={vlan}")]);
+        bed.vsctl(&["--may-exist", "add-port", BRIDGE, "beside"]);
+        bed.vsctl(&["set", "port", "beside", &format!("tag={}", other.unwrap_or(0))]);
+        bed.vsctl(&["clear", "port", "eth1", "trunks"]);
+        bed.serve("web", Some(service(&[V4, V6], &[("UDP", 53)])));
+        until(shown, || {
+            let flows = bed.flows(true);
+            flows.len() == 2 && flows.iter().all(|flow| flow.contains(shown))
+        })
+        .await;
+        let own = (vlan > 0).then_some(vlan);
+        assert_eq!(bed.goes(&neighbour, own).await, (true, false), "the Service's VLAN {vlan}");
+        assert_eq!(bed.goes(&neighbour, other).await, (false, true), "not its VLAN: {other:?} beside {vlan}");
+        if vlan == 0 {
+            assert_eq!(bed.goes(&neighbour, Some(0xe000)).await, (true, false), "a tag with a priority alone");
+        }
+        // The switch tells of them what was written: nothing is written again.
+        let mut session = Session::open(bed.node.server.directory(), BRIDGE).await.unwrap();
+        let told = session.flows(0x1000, !1).await.unwrap();
+        assert!(told.iter().all(|seen| seen.flow.as_ref().is_some_and(|flow| flow.vlan == vlan)), "{told:?}");
+        bed.serve("web", None);
+        bed.until_flows(0).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -239,6 +341,7 @@ async fn a_bundle_is_all_or_nothing_and_what_the_switch_refuses_is_said() {
         cookie: 0x1000,
         priority: 10_000,
         in_port: 1,
+        vlan: 0,
         protocol: Protocol::Tcp,
         destination: V4.parse().unwrap(),
         port,
@@ -261,10 +364,7 @@ async fn a_bundle_is_all_or_nothing_and_what_the_switch_refuses_is_said() {
     session.exchange(&have.iter().collect::<Vec<_>>(), &[]).await.unwrap();
     assert!(session.flows(0x1000, !1).await.unwrap().is_empty());
     // A bridge that speaks older versions only says what to do.
-    let mut vsctl = bed.node.server.root().command("usr/bin/ovs-vsctl", folder).unwrap();
-    let database = format!("--db=unix:{}", bed.node.server.socket().display());
-    let set = ["set", "bridge", BRIDGE, "protocols=OpenFlow10,OpenFlow13"];
-    assert!(vsctl.arg(&database).args(set).status().unwrap().success());
+    bed.vsctl(&["set", "bridge", BRIDGE, "protocols=OpenFlow10,OpenFlow13"]);
     let said = Session::open(folder, BRIDGE).await.unwrap_err().to_string();
     assert!(said.contains("add OpenFlow14"), "{said}");
     let absent = Session::open(folder, "br-none").await.unwrap_err().to_string();

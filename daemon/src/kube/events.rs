@@ -4,6 +4,9 @@
 //! reason, message); repetitions raise its count. Normal events are limited
 //! and dropped under load, warnings are always sent. Messages must carry no
 //! container id or namespace path, or nothing would aggregate.
+//!
+//! What every node finds is told once: such an event's name follows from what
+//! it says, and the API server refuses the second one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,6 +17,7 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
 use serde_json::json;
+use sha2::Digest;
 use tokio::sync::mpsc;
 
 /// How serious an event is.
@@ -69,6 +73,22 @@ struct Occurrence {
     kind: EventType,
     reason: &'static str,
     message: String,
+    /// Other nodes find the same, and one of them is enough to tell it.
+    everywhere: bool,
+}
+
+impl Occurrence {
+    /// The name of its event, made at `nanoseconds` since 1970.
+    fn event_name(&self, nanoseconds: i128) -> String {
+        let object = &self.object.name;
+        if !self.everywhere {
+            return format!("{object}.{nanoseconds:x}");
+        }
+        let said = [&self.object.uid, self.reason, &self.message].map(|part| sha2::Sha256::digest(part.as_bytes()));
+        let digest = sha2::Sha256::digest(said.concat());
+        let short: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        format!("{object}.{short}")
+    }
 }
 
 /// Where events are handed in. Cheap to clone; never blocks.
@@ -86,8 +106,17 @@ impl Recorder {
 
     /// Records an event.
     pub fn record(&self, object: ObjectRef, kind: EventType, reason: &'static str, message: String) {
+        self.hand_in(Occurrence { object, kind, reason, message, everywhere: false });
+    }
+
+    /// Records an event that all nodes find alike: it is one for the cluster, and names none of them.
+    pub fn record_once(&self, object: ObjectRef, kind: EventType, reason: &'static str, message: String) {
+        self.hand_in(Occurrence { object, kind, reason, message, everywhere: true });
+    }
+
+    fn hand_in(&self, occurrence: Occurrence) {
         let Some(queue) = &self.queue else { return };
-        if queue.try_send(Occurrence { object, kind, reason, message }).is_err() {
+        if queue.try_send(occurrence).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -98,6 +127,8 @@ impl Recorder {
     }
 }
 
+/// Source component of what no single node tells.
+const COMPONENT: &str = "kube-ovn-cni";
 /// Events waiting to be sent.
 const QUEUE: usize = 1024;
 /// Occurrences remembered for counting.
@@ -176,6 +207,7 @@ impl EventSink {
         let time = jiff::Timestamp::now();
         let stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         if let Some(sent) = self.sent.get_mut(&occurrence)
+            && !occurrence.everywhere
             && now.duration_since(sent.at) < AGGREGATION
         {
             sent.count += 1;
@@ -184,7 +216,8 @@ impl EventSink {
             api.patch(&sent.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
             return Ok(());
         }
-        let name = format!("{}.{:x}", occurrence.object.name, time.as_nanosecond());
+        let name = occurrence.event_name(time.as_nanosecond());
+        let component = if occurrence.everywhere { COMPONENT } else { self.component.as_str() };
         let event = serde_json::from_value::<Event>(json!({
             "apiVersion": Event::api_version(&()), "kind": Event::kind(&()),
             "metadata": {"name": name, "namespace": namespace},
@@ -195,11 +228,15 @@ impl EventSink {
             },
             "type": match occurrence.kind { EventType::Normal => "Normal", EventType::Warning => "Warning" },
             "reason": occurrence.reason, "message": occurrence.message,
-            "source": {"component": self.component, "host": self.component},
+            "source": {"component": component, "host": component},
             "firstTimestamp": stamp, "lastTimestamp": stamp, "count": 1,
         }));
         let Ok(event) = event else { return Ok(()) };
-        api.create(&PostParams::default(), &event).await?;
+        match api.create(&PostParams::default(), &event).await {
+            // Another node was first, or this one before its restart.
+            Err(kube::Error::Api(status)) if occurrence.everywhere && status.code == 409 => return Ok(()),
+            created => created?,
+        };
         if self.sent.len() >= REMEMBERED {
             self.sent.retain(|_, sent| now.duration_since(sent.at) < AGGREGATION);
         }
@@ -213,6 +250,24 @@ impl EventSink {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_all_nodes_find_has_one_name() {
+        let said = |uid: &str, message: &str, everywhere| Occurrence {
+            object: ObjectRef::service("web", "front", uid),
+            kind: EventType::Warning,
+            reason: "R",
+            message: message.into(),
+            everywhere,
+        };
+        let once = said("u", "m", true).event_name(1);
+        assert_eq!(once, said("u", "m", true).event_name(2));
+        assert!(once.starts_with("front.") && once.len() == "front.".len() + 16, "{once}");
+        for other in [said("v", "m", true), said("u", "n", true), said("um", "", true)] {
+            assert_ne!(other.event_name(1), once);
+        }
+        assert_ne!(said("u", "m", false).event_name(1), said("u", "m", false).event_name(2));
+    }
 
     #[test]
     fn a_full_queue_drops_and_counts() {

@@ -1,7 +1,7 @@
 //! Flows and their bytes. Pure.
 //!
-//! One shape is written: packets of a transport protocol to one address and port that came in by one port get another
-//! destination MAC and leave by one port. What is read may be anything; what has not that shape is kept as bytes, by
+//! One shape is written: packets of a transport protocol to one address and port that came in by one port in one VLAN get
+//! another destination MAC and leave by one port, with the tag that they had. What is read may be anything; what has not that shape is kept as bytes, by
 //! which it can be taken away.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,10 +29,16 @@ mod field {
     pub(super) const IN_PORT: u8 = 0;
     pub(super) const ETH_DST: u8 = 3;
     pub(super) const ETH_TYPE: u8 = 5;
+    pub(super) const VLAN_VID: u8 = 6;
     pub(super) const IP_PROTO: u8 = 10;
     pub(super) const IPV4_DST: u8 = 12;
     pub(super) const IPV6_DST: u8 = 27;
 }
+
+/// In the VLAN field: there is a tag.
+const TAGGED: u16 = 0x1000;
+/// In the VLAN field: the id.
+const VLAN_ID: u16 = 0x0fff;
 
 /// A transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,6 +76,8 @@ pub struct Flow {
     pub priority: u16,
     /// OpenFlow number of the port that packets come in by.
     pub in_port: u32,
+    /// Id of their VLAN tag; 0 is no tag, or one that has a priority alone.
+    pub vlan: u16,
     /// Their protocol.
     pub protocol: Protocol,
     /// Their destination.
@@ -113,12 +121,35 @@ fn oxm(out: &mut Writer, field: u8, value: &[u8]) {
     out.u16(OPENFLOW_BASIC).u8(field << 1).u8(length).bytes(value);
 }
 
+/// The match field of a VLAN: id and presence of the tag, or that there is no id. Its bytes with the mask behind them.
+fn vlan(out: &mut Writer, id: u16) {
+    match id & VLAN_ID {
+        0 => {
+            out.u16(OPENFLOW_BASIC).u8(field::VLAN_VID << 1 | 1).u8(4).u16(0).u16(VLAN_ID);
+        }
+        id => oxm(out, field::VLAN_VID, &(TAGGED | id).to_be_bytes()),
+    }
+}
+
+/// The id that such a field has; `None` if it has another shape.
+fn vlan_of(value: &[u8]) -> Option<u16> {
+    let mut reader = Reader(value);
+    let value = reader.u16()?;
+    let mask = if reader.0.is_empty() { VLAN_ID | TAGGED } else { reader.u16()? };
+    match (value, mask) {
+        (0, VLAN_ID) => Some(0),
+        (value, mask) if mask == VLAN_ID | TAGGED && value > TAGGED => Some(value & VLAN_ID),
+        _ => None,
+    }
+}
+
 impl Flow {
     fn matching(&self) -> Vec<u8> {
         let mut out = Writer::default();
         oxm(&mut out, field::IN_PORT, &self.in_port.to_be_bytes());
         let ether: u16 = if self.destination.is_ipv4() { 0x0800 } else { 0x86dd };
         oxm(&mut out, field::ETH_TYPE, &ether.to_be_bytes());
+        vlan(&mut out, self.vlan);
         oxm(&mut out, field::IP_PROTO, &[self.protocol.number()]);
         match self.destination {
             IpAddr::V4(ip) => oxm(&mut out, field::IPV4_DST, &ip.octets()),
@@ -172,6 +203,7 @@ impl Flow {
             cookie: 0,
             priority: 0,
             in_port: Reader(value(field::IN_PORT)?).u32()?,
+            vlan: vlan_of(value(field::VLAN_VID)?)?,
             protocol,
             destination,
             port: Reader(value(protocol.field())?).u16()?,
@@ -185,14 +217,15 @@ impl Flow {
     }
 }
 
-/// Exact match fields of OpenFlow's own class; `None` if there is another one.
+/// Match fields of OpenFlow's own class, of which the VLAN's alone may have a mask; `None` if there is another one.
 fn fields(matching: &[u8]) -> Option<BTreeMap<u8, &[u8]>> {
     let mut reader = Reader(matching);
     let mut all = BTreeMap::new();
     while !reader.0.is_empty() {
         let (class, field, length) = (reader.u16()?, reader.u8()?, reader.u8()?);
         let value = reader.take(usize::from(length))?;
-        if class != OPENFLOW_BASIC || field & 1 != 0 {
+        let masked = field & 1 != 0;
+        if class != OPENFLOW_BASIC || (masked && field >> 1 != self::field::VLAN_VID) {
             return None;
         }
         all.insert(field >> 1, value);
@@ -262,12 +295,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn flow() -> impl Strategy<Value = Flow> {
-        let numbers = (any::<u64>(), any::<u16>(), any::<u32>(), any::<u16>(), any::<u32>());
+        let numbers = (any::<u64>(), any::<u16>(), any::<u32>(), any::<u16>(), any::<u32>(), 0..4096_u16);
         (numbers, any::<bool>(), any::<IpAddr>(), any::<[u8; 6]>()).prop_map(
             |(numbers, tcp, destination, mac)| {
-                let (cookie, priority, in_port, port, output) = numbers;
+                let (cookie, priority, in_port, port, output, vlan) = numbers;
                 let protocol = if tcp { Protocol::Tcp } else { Protocol::Udp };
-                Flow { cookie, priority, in_port, protocol, destination, port, mac: Mac(mac), output }
+                Flow { cookie, priority, in_port, vlan, protocol, destination, port, mac: Mac(mac), output }
             },
         )
     }
@@ -322,6 +355,7 @@ mod tests {
             cookie: 0x1000,
             priority: 10000,
             in_port: 1,
+            vlan: 0,
             protocol: Protocol::Tcp,
             destination: "10.0.0.1".parse().unwrap(),
             port,

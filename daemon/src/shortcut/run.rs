@@ -186,7 +186,8 @@ impl Shortcut {
                 let message = format!("Service {namespace}/{name}: {reason}");
                 tracing::warn!(message, "flows of Services");
                 let object = ObjectRef::service(namespace, name, uid);
-                self.parts.recorder.record(object, EventType::Warning, FAILED, message);
+                // Every node with the network finds it.
+                self.parts.recorder.record_once(object, EventType::Warning, FAILED, message);
             }
         }
         self.told.clone_from(&wishes.problems);

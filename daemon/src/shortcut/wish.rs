@@ -44,6 +44,7 @@ pub struct Wishes {
 struct Way {
     bridge: String,
     in_port: u32,
+    vlan: u16,
     mac: Mac,
     output: u32,
 }
@@ -76,7 +77,7 @@ fn way(view: &View, vlans: &BTreeMap<Arc<str>, Arc<VlanFacts>>, subnet: &SubnetF
     };
     let patch = format!("patch-{}-to-{BR_INT}", crds::names::localnet_port(&subnet.name));
     let (in_port, output) = (nic(view, bridge)?, number(view, &patch)?);
-    Some(Way { bridge: bridge.to_owned(), in_port, mac, output })
+    Some(Way { bridge: bridge.to_owned(), in_port, vlan: vlan.id, mac, output })
 }
 
 /// The Subnet of an address: the one that says so of itself and holds it. The Service's annotation decides between
@@ -124,13 +125,15 @@ pub fn wishes(view: &View, objects: Objects<'_>) -> Wishes {
                         continue;
                     }
                 };
-                if !taken.insert((way.bridge.clone(), *address, protocol, *port)) {
+                if !taken.insert((way.bridge.clone(), way.vlan, *address, protocol, *port)) {
                     continue;
                 }
                 let flow = Flow {
                     cookie: COOKIE | u64::from(address.is_ipv6()),
                     priority: PRIORITY,
                     in_port: way.in_port,
+                    // The same address in another VLAN is somebody else's, and OVN would throw its packets away.
+                    vlan: way.vlan,
                     protocol,
                     destination: *address,
                     port: *port,
