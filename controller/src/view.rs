@@ -396,15 +396,17 @@ pub struct VlanView {
 }
 
 /// What BFD sessions say of a router port in an external network (contract §4.6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
     /// Nothing yet.
     #[default]
     Unknown,
     /// Its first gateway reaches a peer.
     Up,
-    /// It reached none.
+    /// It reached none: the second one serves.
     Down,
+    /// Nor did those before this chassis, whose turn it is.
+    Turn(Arc<str>),
 }
 
 /// A port that no pod has now and whose address is kept.

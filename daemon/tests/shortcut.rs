@@ -10,11 +10,13 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use daemon::kube::{ServiceFacts, SubnetFacts, VlanFacts};
+use daemon::kube::{EventSink, ServiceFacts, SubnetFacts, VlanFacts};
 use daemon::netlink::{Netlink, Veth};
 use daemon::openflow::{Flow, Protocol, Session, flow};
+use daemon::parts::NodeParts;
 use daemon::shortcut::Shortcut;
 use daemon::sys::{Namespace, PacketSocket};
+use support::api::FakeApi;
 use support::underlay::{Agent, Wire, changes, patch, sh, until};
 use support::{Node, new_namespace, start_vswitchd, wait_view};
 use tokio_util::sync::CancellationToken;
@@ -274,10 +276,15 @@ async fn a_service_is_reached_in_its_own_vlan_alone() {
     bed.node.host.netlink.add_veth(&veth).await.unwrap();
     sh(&bed.node.namespace, "ip link set beside up");
     let mac = ABSENT.map(|byte| format!("{byte:02x}")).join(":");
-    sh(&neighbour, &format!("ip link set eth0 address {mac}; ip link set eth0 up; ip addr add {V4}/24 dev eth0"));
-    for (vlan, other, shown) in
-        [(100, None, "dl_vlan=100"), (0, Some(100), "vlan_tci=0x0000/0x0fff"), (100, Some(200), "dl_vlan=100")]
-    {
+    sh(
+        &neighbour,
+        &format!("ip link set eth0 address {mac}; ip link set eth0 up; ip addr add {V4}/24 dev eth0"),
+    );
+    for (vlan, other, shown) in [
+        (100, None, "dl_vlan=100"),
+        (0, Some(100), "vlan_tci=0x0000/0x0fff"),
+        (100, Some(200), "dl_vlan=100"),
+    ] {
         bed.agent.cluster.vlans.put("v0".into(), Some(VlanFacts { id: vlan, provider: "net1".into() }));
         // Both are access ports of their networks, as OVN's localnet port is of the Subnet's.
         bed.vsctl(&["set", "port", "gw-port", &format!("tag={vlan}")]);
@@ -294,7 +301,11 @@ async fn a_service_is_reached_in_its_own_vlan_alone() {
         assert_eq!(bed.goes(&neighbour, own).await, (true, false), "the Service's VLAN {vlan}");
         assert_eq!(bed.goes(&neighbour, other).await, (false, true), "not its VLAN: {other:?} beside {vlan}");
         if vlan == 0 {
-            assert_eq!(bed.goes(&neighbour, Some(0xe000)).await, (true, false), "a tag with a priority alone");
+            assert_eq!(
+                bed.goes(&neighbour, Some(0xe000)).await,
+                (true, false),
+                "a tag with a priority alone"
+            );
         }
         // The switch tells of them what was written: nothing is written again.
         let mut session = Session::open(bed.node.server.directory(), BRIDGE).await.unwrap();
@@ -385,4 +396,41 @@ async fn flows_of_older_versions_go_at_the_start_and_only_then() {
     bed.ofctl(&older);
     assert!(shortcut.pass().await);
     assert_eq!(bed.flows(false), before, "who adds one now is somebody else");
+}
+
+/// What every node finds is one event, whoever is first, also after a restart; another port is another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_that_no_node_can_serve_is_told_once() {
+    let bed = Bed::start().await;
+    bed.patch().await;
+    let (api, url) = FakeApi::start(&Namespace::current().unwrap(), "127.0.0.1");
+    let pass = async |node: &str| {
+        let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
+        let (sink, recorder) = EventSink::new(client, node);
+        let parts = NodeParts { recorder, ..bed.agent.parts(&bed.node) };
+        let mut shortcut = Shortcut::new(parts, bed.node.server.directory().to_owned());
+        // Beside the loop of the bed, which writes the same.
+        shortcut.pass().await;
+        drop(shortcut);
+        // It ends with its last recorder, all sent.
+        sink.run().await;
+    };
+    bed.serve("web", Some(service(&[V4], &[("SCTP", 81)])));
+    for node in ["n1", "n2", "n1"] {
+        pass(node).await;
+    }
+    let told = api.told();
+    assert_eq!(told.len(), 1, "{told:?}");
+    let event = &told[0];
+    assert_eq!((&event["reason"], &event["type"]), (&"UnderlayServiceFlowFailed".into(), &"Warning".into()));
+    assert_eq!(event["involvedObject"]["kind"], "Service");
+    assert_eq!(
+        (&event["source"]["component"], &event["involvedObject"]["uid"]),
+        (&"kube-ovn-cni".into(), &"s".into())
+    );
+    let text = event["message"].as_str().unwrap();
+    assert!(text.contains("81/SCTP") && text.contains(V4), "{text}");
+    bed.serve("web", Some(service(&[V4], &[("SCTP", 82)])));
+    pass("n2").await;
+    assert_eq!(api.told().len(), 2);
 }

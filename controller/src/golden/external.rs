@@ -317,7 +317,12 @@ fn six_gateways_are_told_apart() {
     }
     label(&mut bench, &nodes.iter().map(String::as_str).collect::<Vec<_>>());
     let first = |bench: &Bench, priority: i64| {
-        let all = priorities(bench);
+        let mut all = priorities(bench);
+        // One that has its turn left its place for it.
+        let lacks = (93..100).find(|place| all.values().all(|has| has != place));
+        for (_, turn) in all.iter_mut().filter(|(_, priority)| **priority == 102) {
+            *turn = lacks.unwrap();
+        }
         let mut values: Vec<i64> = all.values().copied().collect();
         values.sort_unstable();
         let mut expected: Vec<i64> = (93..100).chain([priority]).collect();
@@ -342,6 +347,62 @@ fn six_gateways_are_told_apart() {
     bench.pass(961_000);
     let raised = first(&bench, 101);
     assert_eq!(raised.last().map(|(_, name)| name), before.last().map(|(_, name)| name));
+}
+
+/// Of three gateways only wires are cut, so that all of them live: the third one has its turn too. Each move is a change of
+/// two rows at most.
+#[test]
+fn the_third_gateway_is_tried_while_only_wires_are_cut() {
+    let mut bench = made();
+    super::add_node(&mut bench, Families::V4, "n-3", 20);
+    label(&mut bench, &["n-3"]);
+    let mut order: Vec<(i64, String)> =
+        priorities(&bench).into_iter().map(|(name, priority)| (-priority, name)).collect();
+    order.sort();
+    let order: Vec<String> = order.into_iter().map(|(_, name)| name).collect();
+    let is = |bench: &Bench, wanted: [i64; 3]| {
+        let all: BTreeMap<String, i64> = order.iter().cloned().zip(wanted).collect();
+        assert_eq!(priorities(bench), all);
+    };
+    let both = |status: &'static str| [("172.18.0.11", status), ("172.18.0.12", status)];
+    is(&bench, [100, 99, 98]);
+    tell(&mut bench, &both("up"));
+    is(&bench, [101, 99, 98]);
+    tell(&mut bench, &both("down"));
+    is(&bench, [95, 99, 98]);
+    let sent = bench.processes[0].transactions.len();
+    bench.later(5_000);
+    is(&bench, [95, 99, 102]);
+    let operations: usize = bench.processes[0].transactions[sent..]
+        .iter()
+        .map(|operations| {
+            operations.iter().filter(|one| format!("{one:?}").contains("Gateway_Chassis")).count()
+        })
+        .sum();
+    assert!(operations <= 2, "{operations}");
+    tell(&mut bench, &both("up"));
+    is(&bench, [95, 99, 102]);
+    // The first one is tried in its time, and the port comes back.
+    bench.later(30_000);
+    is(&bench, [101, 99, 98]);
+    tell(&mut bench, &both("down"));
+    is(&bench, [95, 99, 102]);
+    // It fails as well, and the second one is whole by now.
+    tell(&mut bench, &both("up"));
+    tell(&mut bench, &both("down"));
+    is(&bench, [95, 99, 98]);
+    tell(&mut bench, &both("up"));
+    is(&bench, [95, 99, 98]);
+    // One that is no gateway any more has no turn.
+    tell(&mut bench, &both("down"));
+    is(&bench, [95, 99, 102]);
+    let node = order[2].trim_start_matches("chassis-").to_owned();
+    let off = json!({ "metadata": { "labels": { "ovn.kubernetes.io/external-gw": "false" } } });
+    bench.api.edit(&cluster(Kind::Node, &node), off);
+    while bench.step() {}
+    let left: BTreeMap<String, i64> = order.iter().cloned().zip([95, 99]).collect();
+    assert_eq!(priorities(&bench), left);
+    bench.verify();
 }
 
 /// What is missing, and who is in the way, is said by name, and heals.

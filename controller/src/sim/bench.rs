@@ -369,6 +369,17 @@ impl Bench {
         self.settle();
     }
 
+    /// Lets that much time pass, and no more than what is due by then happen.
+    pub(crate) fn later(&mut self, ms: u64) {
+        self.now_ms += ms;
+        for index in 0..self.processes.len() {
+            if !self.processes[index].paused {
+                self.input(index, Input::Tick);
+            }
+        }
+        while self.step() {}
+    }
+
     /// Transactions of a process that are more than the epoch token.
     pub(crate) fn writes_of(&self, index: usize) -> usize {
         let fences = |ops: &Vec<Operation>| matches!(ops.first(), Some(Operation::Wait { .. }));

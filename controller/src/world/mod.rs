@@ -50,7 +50,7 @@ pub(crate) use news::details;
 pub use news::{News, SECURITY_UPDATED};
 pub use read::ReadKey;
 pub use restore::PortRow;
-pub(crate) use sessions::{FIRST, LOWERED, RAISED};
+pub(crate) use sessions::{FIRST, LOWERED, RAISED, TURN};
 
 /// Kinds that must have been listed once before anything is compiled. Kinds that
 /// this version does not act on may be missing from the API server.

@@ -4,7 +4,9 @@
 //! A port whose sessions are all down moves to its next gateway. The first one gets it back
 //! when sessions are up again, but not at once: they are up on the other gateway, and what
 //! broke the first one may still be broken. The pause doubles with every attempt that fails.
-//! When they go down there too, the first one gets it back at once: nobody else is left.
+//! When they go down there too, or do not come up in time, it is the next one's turn, and so on;
+//! after the last one the first one gets it back, at once if any of them was well. A try of the
+//! first one that fails ends where the port was well before it.
 //!
 //! What is known is known of one gateway. Where another one becomes the first, nothing is
 //! known of it until the sessions have been judged on it.
@@ -19,6 +21,8 @@ use crate::view::Standing;
 pub(crate) const FIRST: i64 = 100;
 pub(crate) const RAISED: i64 = 101;
 pub(crate) const LOWERED: i64 = 95;
+/// Priority of a gateway behind the second one whose turn it is, before all others.
+pub(crate) const TURN: i64 = 102;
 
 /// The first pause, and how often it doubles at most.
 const PAUSE_MS: u64 = 30_000;
@@ -45,8 +49,18 @@ struct Port {
     raise: Option<(u64, bool)>,
     /// When it got it back last.
     raised_at: Option<u64>,
-    /// A session was up since the port moved last.
+    /// When the port moved last.
+    moved_at: Option<u64>,
+    /// A session was up since then.
     heard: bool,
+    /// When the gateway that has it has had its time, if no session comes up.
+    ends_at: Option<u64>,
+    /// A session was up since the first gateway lost the port.
+    worked: bool,
+    /// How many others lost it since a session was up, or the first one had it.
+    tried: usize,
+    /// Where the port was well when the first one got it back.
+    well: Option<Standing>,
     /// Attempts in a row that failed.
     failures: u32,
 }
@@ -56,36 +70,87 @@ impl Port {
         PAUSE_MS << self.failures.min(DOUBLINGS)
     }
 
-    /// `alone`: there is no other gateway.
-    fn judge(&mut self, now: u64, alone: bool) {
+    /// The port moves.
+    fn pass_on(&mut self, to: Standing, now: u64) {
+        (self.standing, self.raise, self.heard, self.moved_at) = (to, None, false, Some(now));
+    }
+
+    /// `others`: the gateways behind the first one, in their order.
+    fn judge(&mut self, now: u64, others: &[Arc<str>]) {
         let up = self.sessions.values().any(|session| *session == Session::Up);
         let down = self.all_down();
         self.heard |= up;
-        if self.standing == Standing::Up && down && self.has_had_its_time(now) {
-            let soon = self.raised_at.is_some_and(|at| now < at + self.pause());
-            self.failures = if soon { self.failures + 1 } else { 0 };
-            (self.standing, self.raise, self.heard) = (Standing::Down, None, false);
+        // A gateway that is none any more has no turn.
+        if matches!(self.standing, Standing::Turn(_)) && self.place(others).is_none() {
+            self.pass_on(Standing::Down, now);
+        }
+        if down && self.has_had_its_time(now) {
+            self.give_up(now, others);
         }
         match self.standing {
             Standing::Unknown if up => self.standing = Standing::Up,
-            Standing::Down if up || (down && !alone) => {
-                // What was well on the other gateway until now is no better off there than on the first one.
-                let pause = if down && self.heard { 0 } else { self.pause() };
-                let decided = self.raise.filter(|(_, was_up)| *was_up == up);
+            Standing::Down | Standing::Turn(_) if up || (down && !others.is_empty()) => {
+                if up {
+                    (self.worked, self.tried) = (true, 0);
+                }
+                // Where it was well until now is no better off than the first one.
+                let over = down && self.worked && self.has_had_its_time(now);
+                let pause = if over { 0 } else { self.pause() };
+                let decided = self.raise.filter(|(at, was_up)| *was_up == up && *at <= now + pause);
                 let (at, _) = *self.raise.insert(decided.unwrap_or((now + pause, up)));
                 if now >= at {
-                    (self.standing, self.raise, self.raised_at) = (Standing::Up, None, Some(now));
-                    self.heard = up;
+                    self.well = up.then(|| self.standing.clone());
+                    self.pass_on(Standing::Up, now);
+                    (self.raised_at, self.heard) = (Some(now), up);
                 }
             }
-            Standing::Down => self.raise = None,
+            Standing::Down | Standing::Turn(_) => self.raise = None,
             Standing::Unknown | Standing::Up => {}
+        }
+        let ends = match self.standing {
+            Standing::Unknown => false,
+            Standing::Up => true,
+            Standing::Down | Standing::Turn(_) => self.worked || self.tried + 1 < others.len(),
+        };
+        let in_time = self.moved_at.map(|at| at + GRACE_MS).filter(|at| now < *at);
+        self.ends_at = in_time.filter(|_| ends && down && !self.heard);
+    }
+
+    /// The gateway that has the port reaches nobody: another one gets it, if there is one to be tried.
+    fn give_up(&mut self, now: u64, others: &[Arc<str>]) {
+        if self.standing == Standing::Up {
+            let soon = self.raised_at.is_some_and(|at| now < at + self.pause());
+            self.failures = if soon { self.failures + 1 } else { 0 };
+            let well = self.well.take().filter(|_| soon);
+            self.pass_on(well.unwrap_or(Standing::Down), now);
+            (self.worked, self.tried) = (false, 0);
+            // Where it was well may be no gateway any more.
+            if self.place(others).is_none() {
+                self.standing = Standing::Down;
+            }
+        } else if let Some(place) = self.place(others)
+            && self.tried + 1 < others.len()
+            && let Some(next) = others.iter().cycle().nth(place + 1)
+        {
+            // The second one needs no word: it serves while the first one is lowered.
+            let to = if place + 1 == others.len() { Standing::Down } else { Standing::Turn(next.clone()) };
+            self.pass_on(to, now);
+            self.tried += 1;
+        }
+    }
+
+    /// The place among `others` of the gateway that has the port; `None` if it is none of them.
+    fn place(&self, others: &[Arc<str>]) -> Option<usize> {
+        match &self.standing {
+            Standing::Turn(turn) => others.iter().position(|other| other == turn),
+            Standing::Down => Some(0),
+            Standing::Unknown | Standing::Up => None,
         }
     }
 
     /// Sessions that are down now were up on this gateway, or could have come up.
     fn has_had_its_time(&self, now: u64) -> bool {
-        self.heard || self.raised_at.is_none_or(|at| now >= at + GRACE_MS)
+        self.heard || self.moved_at.is_none_or(|at| now >= at + GRACE_MS)
     }
 
     fn all_down(&self) -> bool {
@@ -94,11 +159,8 @@ impl Port {
 
     /// When time alone changes the judgement.
     fn wake_at(&self) -> Option<u64> {
-        // Sessions that do not come up after the port was given back are judged in the end.
-        let tried =
-            self.raised_at.filter(|_| self.standing == Standing::Up && self.all_down() && !self.heard);
         let raise = self.raise.map(|(at, _)| at);
-        [raise, tried.map(|at| at + GRACE_MS)].into_iter().flatten().min()
+        [raise, self.ends_at].into_iter().flatten().min()
     }
 }
 
@@ -120,7 +182,7 @@ impl Sessions {
             Some(of) => **of == *chassis,
             None => self.priority(port, chassis) == Some(LOWERED),
         };
-        if same { known.standing } else { Standing::Unknown }
+        if same { known.standing.clone() } else { Standing::Unknown }
     }
 
     fn priority(&self, port: &str, chassis: &str) -> Option<i64> {
@@ -140,13 +202,35 @@ impl Sessions {
                 return (Some(chassis.clone()), standing);
             }
         }
+        let standing = with(TURN).next().map_or(Standing::Down, |turn| Standing::Turn(turn.clone()));
         let known = self.ports.get(port).and_then(|port| port.of.as_ref());
         let mut lowered = with(LOWERED);
         match (lowered.next(), lowered.next()) {
             (None, _) => (None, Standing::Unknown),
-            (Some(only), None) => (Some(only.clone()), Standing::Down),
-            _ => (known.filter(|of| gateways.get(*of) == Some(&LOWERED)).cloned(), Standing::Down),
+            (Some(only), None) => (Some(only.clone()), standing),
+            _ => (known.filter(|of| gateways.get(*of) == Some(&LOWERED)).cloned(), standing),
         }
+    }
+
+    /// The gateways behind the first one, in their order. The one whose turn it is has lost its place among the
+    /// priorities: it is where one is lacking. As long as two look like the first one, neither is here.
+    fn others(&self, port: &str) -> Vec<Arc<str>> {
+        let Some(gateways) = self.gateways.get(port) else { return Vec::new() };
+        let of = self.ports.get(port).and_then(|port| port.of.as_ref());
+        let first = |chassis: &Arc<str>, priority: i64| match of {
+            Some(of) => of == chassis,
+            None => priority == LOWERED,
+        };
+        let others = gateways.iter().filter(|(chassis, priority)| !first(chassis, **priority));
+        let mut placed: Vec<(i64, &Arc<str>)> =
+            others.map(|(chassis, priority)| (*priority, chassis)).collect();
+        if let Some(turn) = placed.iter().position(|(priority, _)| *priority == TURN) {
+            let has = |place: &i64| placed.iter().any(|(priority, _)| priority == place);
+            let place = (0..FIRST).rev().find(|place| !has(place)).unwrap_or_default();
+            placed[turn].0 = place;
+        }
+        placed.sort_by(|one, other| other.0.cmp(&one.0).then_with(|| one.1.cmp(other.1)));
+        placed.into_iter().map(|(_, chassis)| chassis.clone()).collect()
     }
 
     /// When a port may go back.
@@ -192,7 +276,7 @@ impl World {
     }
 
     /// Takes over what the rows of a port's gateways say.
-    fn follow_rows(&mut self, name: &Arc<str>) {
+    fn follow_rows(&mut self, name: &Arc<str>, now: u64) {
         let (of, told) = self.sessions.told(name);
         if of.is_none() && told == Standing::Unknown {
             return;
@@ -202,8 +286,11 @@ impl World {
             return;
         }
         if port.of != of {
-            (port.raise, port.raised_at, port.failures, port.heard) = (None, None, 0, false);
+            let sessions = std::mem::take(&mut port.sessions);
+            *port = Port { sessions, ..Port::default() };
         }
+        // Another controller has moved it, who knows when.
+        port.moved_at = matches!(told, Standing::Down | Standing::Turn(_)).then_some(now);
         (port.of, port.standing) = (of, told);
     }
 
@@ -213,12 +300,12 @@ impl World {
         let due = |port: &Port| port.wake_at().is_some_and(|at| at <= now_ms);
         ports.extend(self.sessions.ports.iter().filter(|(_, port)| due(port)).map(|(name, _)| name.clone()));
         for name in ports {
-            let said = |port: Option<&Port>| port.map(|port| (port.of.clone(), port.standing));
+            let said = |port: Option<&Port>| port.map(|port| (port.of.clone(), port.standing.clone()));
             let before = said(self.sessions.ports.get(&name));
-            self.follow_rows(&name);
-            let alone = self.sessions.gateways.get(&name).is_none_or(|gateways| gateways.len() < 2);
+            self.follow_rows(&name, now_ms);
+            let others = self.sessions.others(&name);
             if let Some(port) = self.sessions.ports.get_mut(&name) {
-                port.judge(now_ms, alone);
+                port.judge(now_ms, &others);
                 if port.sessions.is_empty() {
                     self.sessions.ports.remove(&name);
                 }
@@ -236,6 +323,10 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
+    fn others(count: usize) -> Vec<Arc<str>> {
+        (1..=count).map(|n| format!("c{n}").into()).collect()
+    }
+
     fn port(sessions: &[Session]) -> Port {
         let sessions = sessions.iter().enumerate().map(|(n, session)| (n.to_string().into(), *session));
         Port { sessions: sessions.collect::<BTreeMap<_, _>>(), ..Port::default() }
@@ -250,51 +341,51 @@ mod tests {
     #[test]
     fn the_first_gateway_gets_the_port_back_after_a_pause_that_grows() {
         let mut port = port(&[Session::Other, Session::Down]);
-        port.judge(0, false);
+        port.judge(0, &others(1));
         assert_eq!(port.standing, Standing::Unknown, "what never was up is no reason to move");
         let set = |port: &mut Port, session| port.sessions.values_mut().for_each(|s| *s = session);
         let mut now = 0;
         let mut pauses = Vec::new();
         for _ in 0..8 {
             set(&mut port, Session::Up);
-            port.judge(now, false);
+            port.judge(now, &others(1));
             if let Some(at) = port.raise_at() {
                 assert_eq!(port.standing, Standing::Down);
-                port.judge(at - 1, false);
+                port.judge(at - 1, &others(1));
                 assert_eq!(port.standing, Standing::Down, "not before its time");
                 pauses.push(at - now);
                 now = at;
-                port.judge(now, false);
+                port.judge(now, &others(1));
             }
             assert_eq!(port.standing, Standing::Up);
             set(&mut port, Session::Down);
-            port.judge(now + 1, false);
+            port.judge(now + 1, &others(1));
             assert_eq!(port.standing, Standing::Down, "at once");
         }
         assert_eq!(pauses, [30, 60, 120, 240, 480, 960, 960].map(|s| s * 1000));
         // It holds for long: the next failure is a first one.
         set(&mut port, Session::Up);
-        port.judge(now, false);
+        port.judge(now, &others(1));
         now = port.raise_at().unwrap();
-        port.judge(now, false);
+        port.judge(now, &others(1));
         now += 960_001;
         set(&mut port, Session::Down);
-        port.judge(now, false);
+        port.judge(now, &others(1));
         set(&mut port, Session::Up);
-        port.judge(now, false);
+        port.judge(now, &others(1));
         assert_eq!(port.raise_at(), Some(now + PAUSE_MS));
     }
 
     #[test]
     fn one_peer_that_answers_is_enough() {
         let mut port = port(&[Session::Up, Session::Up]);
-        port.judge(0, false);
+        port.judge(0, &others(1));
         *port.sessions.values_mut().next().unwrap() = Session::Down;
-        port.judge(1, false);
+        port.judge(1, &others(1));
         assert_eq!(port.standing, Standing::Up);
         // One on its way up is no failure.
         port.sessions.values_mut().for_each(|session| *session = Session::Other);
-        port.judge(2, false);
+        port.judge(2, &others(1));
         assert_eq!(port.standing, Standing::Up);
     }
 
@@ -304,57 +395,190 @@ mod tests {
     fn a_second_gateway_that_fails_gives_the_port_back() {
         let mut port = port(&[Session::Up, Session::Up]);
         let set = |port: &mut Port, session| port.sessions.values_mut().for_each(|s| *s = session);
-        port.judge(0, false);
+        port.judge(0, &others(1));
         set(&mut port, Session::Down);
-        port.judge(1_000, false);
+        port.judge(1_000, &others(1));
         assert_eq!(port.standing, Standing::Down);
-        port.judge(2_000, false);
+        port.judge(2_000, &others(1));
         assert_eq!(port.standing, Standing::Down, "they are on their way up on the second one");
         set(&mut port, Session::Up);
-        port.judge(3_000, false);
+        port.judge(3_000, &others(1));
         set(&mut port, Session::Down);
-        port.judge(9_000, false);
+        port.judge(9_000, &others(1));
         assert_eq!(port.standing, Standing::Up, "at once");
-        port.judge(9_000 + GRACE_MS - 1, false);
+        port.judge(9_000 + GRACE_MS - 1, &others(1));
         assert_eq!(port.standing, Standing::Up, "they may take a while");
         assert_eq!(port.wake_at(), Some(9_000 + GRACE_MS));
         let mut now = 9_000 + GRACE_MS;
         let mut pauses = Vec::new();
         for _ in 0..3 {
-            port.judge(now, false);
+            port.judge(now, &others(1));
             assert_eq!(port.standing, Standing::Down, "neither of them");
-            port.judge(now, false);
+            port.judge(now, &others(1));
             let at = port.wake_at().unwrap();
             pauses.push(at - now);
-            port.judge(at, false);
+            port.judge(at, &others(1));
             assert_eq!(port.standing, Standing::Up);
             now = at + GRACE_MS;
         }
         assert_eq!(pauses, [60, 120, 240].map(|s| s * 1000));
-        port.judge(now, true);
-        port.judge(now, true);
-        assert_eq!((port.standing, port.wake_at()), (Standing::Down, None));
+        port.judge(now, &[]);
+        port.judge(now, &[]);
+        assert_eq!((&port.standing, port.wake_at()), (&Standing::Down, None));
+    }
+
+    /// The gateway that has the port, as its rows say: the first one is 0.
+    fn holder(port: &Port, others: &[Arc<str>]) -> usize {
+        port.place(others).map_or(0, |place| place + 1)
+    }
+
+    /// Time passes on a network in which the gateways `whole` reach a peer, sessions following the port after a second;
+    /// what the port went through, until nothing changes for long or one that is whole has it.
+    fn walk(port: &mut Port, others: &[Arc<str>], whole: &[usize], now: &mut u64, until: u64) -> Vec<usize> {
+        let mut path = vec![holder(port, others)];
+        while *now < until {
+            *now += 500;
+            let state = if whole.contains(&holder(port, others)) { Session::Up } else { Session::Down };
+            port.sessions.values_mut().for_each(|session| *session = state);
+            let woken = port.wake_at();
+            port.judge(*now, others);
+            let has = holder(port, others);
+            if path.last() != Some(&has) {
+                path.push(has);
+            }
+            assert!(
+                woken.is_none_or(|at| at + 500 > *now) || port.wake_at() != woken,
+                "a wake-up without effect"
+            );
+            if whole.contains(&has) && port.heard {
+                break;
+            }
+        }
+        path
+    }
+
+    /// Wires are cut while all gateways live: each of them gets its turn, and the one that is whole keeps the port.
+    #[test]
+    fn the_only_gateway_that_is_whole_gets_the_port() {
+        for count in 2..5 {
+            let others = others(count - 1);
+            for whole in 0..count {
+                let mut port = port(&[Session::Up]);
+                let mut now = 0;
+                port.judge(now, &others);
+                let path = walk(&mut port, &others, &[whole], &mut now, 600_000);
+                assert_eq!(path, (0..=whole).collect::<Vec<_>>(), "of {count}, each once and in order");
+                assert!(now <= 1_000 + (GRACE_MS + 1_000) * whole as u64, "{whole} of {count}: {now}");
+                // That one is cut too, and another one is whole again: nobody waits for the pause.
+                for other in (0..count).filter(|other| *other != whole) {
+                    let mut again = Port { sessions: port.sessions.clone(), ..Port::default() };
+                    (again.standing, again.heard, again.worked) = (port.standing.clone(), true, whole > 0);
+                    let from = now;
+                    let path = walk(&mut again, &others, &[other], &mut now.clone(), from + 600_000);
+                    assert_eq!(path.last(), Some(&other), "{path:?}");
+                    assert!(path.len() <= count + 1, "{path:?}");
+                }
+            }
+        }
+    }
+
+    /// The first gateway is tried while another one is well: a try that fails ends there, and not at one that is cut.
+    #[test]
+    fn a_try_that_fails_ends_where_the_port_was_well() {
+        let others = others(2);
+        let mut port = port(&[Session::Up]);
+        let mut now = 0;
+        port.judge(now, &others);
+        assert_eq!(walk(&mut port, &others, &[2], &mut now, 600_000), [0, 1, 2]);
+        for pause in [30, 60, 120, 240] {
+            let before = port.raise_at().unwrap();
+            port.judge(before - 1, &others);
+            assert_eq!(holder(&port, &others), 2, "pause {pause}");
+            now = before;
+            port.judge(now, &others);
+            assert_eq!(holder(&port, &others), 0);
+            let path = walk(&mut port, &others, &[2], &mut now, before + 60_000);
+            assert_eq!(path, [0, 2], "pause {pause}");
+            port.judge(now, &others);
+            assert_eq!(port.raise_at().map(|at| at - now), Some(pause * 2000), "the next one is later");
+        }
+        // It goes, and with it its turn.
+        port.judge(now, &others[..1]);
+        assert_eq!(port.standing, Standing::Down);
+    }
+
+    /// What a controller wrote is what the next one knows: who is the first, who has its turn, and who comes after it.
+    #[test]
+    fn rows_say_whose_turn_it_is() {
+        let known = |rows: &[(&str, i64)]| {
+            let rows = rows.iter().map(|(chassis, priority)| (Arc::from(*chassis), *priority)).collect();
+            let mut sessions =
+                Sessions { gateways: BTreeMap::from([("p".into(), rows)]), ..Sessions::default() };
+            let (of, standing) = sessions.told("p");
+            sessions.ports.insert("p".into(), Port { of: of.clone(), ..Port::default() });
+            let others = sessions.others("p");
+            (
+                of.as_deref().map(str::to_owned),
+                standing,
+                others.iter().map(|one| one.to_string()).collect::<Vec<_>>(),
+            )
+        };
+        let first = Some("a".to_owned());
+        let turn = |chassis: &str| Standing::Turn(chassis.into());
+        let three = |all: [i64; 3]| known(&[("a", all[0]), ("c", all[1]), ("b", all[2])]);
+        let order = vec!["c".to_owned(), "b".to_owned()];
+        assert_eq!(three([100, 99, 98]), (first.clone(), Standing::Unknown, order.clone()));
+        assert_eq!(three([101, 99, 98]), (first.clone(), Standing::Up, order.clone()));
+        assert_eq!(three([95, 99, 98]), (first.clone(), Standing::Down, order.clone()));
+        assert_eq!(three([95, 99, 102]), (first.clone(), turn("b"), order.clone()));
+        assert_eq!(three([95, 102, 98]), (first.clone(), turn("c"), order));
+        let (of, standing, others) = known(&[("a", 95), ("b", 99), ("c", 102), ("d", 97)]);
+        assert_eq!((of, standing), (first, turn("c")));
+        assert_eq!(others, ["b", "c", "d"]);
+        // The sixth one looks like the first one.
+        let (of, standing, others) =
+            known(&[("a", 95), ("b", 99), ("c", 102), ("d", 97), ("e", 96), ("f", 95)]);
+        assert_eq!((of, standing), (None, turn("c")));
+        assert_eq!(others, ["b", "c", "d", "e"]);
+    }
+
+    /// None is whole: everybody has a turn, and then there are pauses that grow.
+    #[test]
+    fn where_none_is_whole_the_port_comes_to_rest() {
+        let others = others(3);
+        let mut port = port(&[Session::Up]);
+        let mut now = 0;
+        port.judge(now, &others);
+        let path = walk(&mut port, &others, &[], &mut now, 1_000_000);
+        let round = [0, 1, 2, 3];
+        assert!(path.chunks(4).all(|part| round.starts_with(part)), "{path:?}");
+        assert!((16..=24).contains(&path.len()), "{path:?}");
     }
 
     proptest! {
         /// Whatever happens, a port is never lowered while a peer answers on its first
         /// gateway, and judging twice at one time changes nothing.
         #[test]
-        fn judgement_is_stable(steps in proptest::collection::vec((0u64..50_000, 0usize..3, 0usize..3), 1..60)) {
+        fn judgement_is_stable(
+            count in 0_usize..4,
+            steps in proptest::collection::vec((0u64..50_000, 0usize..3, 0usize..3), 1..60),
+        ) {
+            let others = others(count);
             let mut port = port(&[Session::Other; 3]);
             let mut now = 0;
             for (pass, peer, state) in steps {
                 now += pass;
-                let before = port.standing;
+                let before = port.standing.clone();
                 let state = [Session::Up, Session::Down, Session::Other][state];
                 *port.sessions.values_mut().nth(peer).unwrap() = state;
-                port.judge(now, false);
-                let after = (port.standing, port.raise_at());
-                if before == Standing::Up && port.standing == Standing::Down {
+                port.judge(now, &others);
+                let after = (port.standing.clone(), port.raise_at());
+                if before == Standing::Up && port.standing != Standing::Up {
                     prop_assert!(port.sessions.values().all(|session| *session == Session::Down));
                 }
-                port.judge(now, false);
-                prop_assert_eq!(after, (port.standing, port.raise_at()));
+                port.judge(now, &others);
+                prop_assert_eq!(after, (port.standing.clone(), port.raise_at()));
+                prop_assert!(port.wake_at().is_none_or(|at| at > now), "it would never sleep");
             }
         }
     }

@@ -84,7 +84,8 @@ impl Occurrence {
         if !self.everywhere {
             return format!("{object}.{nanoseconds:x}");
         }
-        let said = [&self.object.uid, self.reason, &self.message].map(|part| sha2::Sha256::digest(part.as_bytes()));
+        let said =
+            [&self.object.uid, self.reason, &self.message].map(|part| sha2::Sha256::digest(part.as_bytes()));
         let digest = sha2::Sha256::digest(said.concat());
         let short: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         format!("{object}.{short}")

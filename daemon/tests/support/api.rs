@@ -309,6 +309,13 @@ async fn patch_object(
 
 async fn create_event(State(api): State<FakeApi>, body: Bytes) -> Response {
     let event: Value = serde_json::from_slice(&body).unwrap();
-    api.0.state.lock().unwrap().events.push(event.clone());
+    let mut state = api.0.state.lock().unwrap();
+    let id = |event: &Value| (event["metadata"]["namespace"].clone(), event["metadata"]["name"].clone());
+    if state.events.iter().any(|other| id(other) == id(&event)) {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409,
+            "reason": "AlreadyExists", "message": "it exists already"});
+        return (StatusCode::CONFLICT, axum::Json(status)).into_response();
+    }
+    state.events.push(event.clone());
     (StatusCode::CREATED, axum::Json(event)).into_response()
 }

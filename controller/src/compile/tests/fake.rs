@@ -380,7 +380,7 @@ impl View for Cluster {
         self.vlans.get(name).cloned()
     }
     fn standing(&self, _: &str, _: &str) -> Standing {
-        self.standing
+        self.standing.clone()
     }
     fn kept(&self, port: &str) -> Option<Arc<KeptView>> {
         self.kept.get(port).cloned()

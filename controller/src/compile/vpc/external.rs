@@ -16,7 +16,7 @@ use crate::facts::{Facts, Fields, Gate, Keep, Kind, KubeFact, ObjectRef, RowKey,
 use crate::view::{
     EXTERNAL_TAKES, EipType, Lease, LeaseState, Selecting, Standing, SubnetView, View, VpcView,
 };
-use crate::world::{FIRST, LOWERED, RAISED};
+use crate::world::{FIRST, LOWERED, RAISED, TURN};
 
 /// What became of the external networks.
 #[derive(Default)]
@@ -128,15 +128,16 @@ fn connect(
         .keys("options", [("router-port", &*port)])
         .ids(&of_switch.iter().map(|(k, v)| (*k, &**v)).collect::<Vec<_>>())
         .add(facts);
-    let first = match view.standing(&port, first) {
-        Standing::Unknown => FIRST,
-        Standing::Up => RAISED,
-        Standing::Down => LOWERED,
-    };
+    let standing = view.standing(&port, first);
     for (index, chassis) in hosts.iter().enumerate() {
         let key = rows::gateway_chassis_key(&port, chassis);
         let place = i64::try_from(index).unwrap_or(FIRST);
-        let priority = if index == 0 { first } else { (FIRST - place).max(0) };
+        let priority = match &standing {
+            Standing::Up if index == 0 => RAISED,
+            Standing::Down | Standing::Turn(_) if index == 0 => LOWERED,
+            Standing::Turn(turn) if turn == chassis => TURN,
+            _ => (FIRST - place).max(0),
+        };
         rows::named(
             Table::GatewayChassis,
             &key,
