@@ -30,8 +30,8 @@ for p in meta["packages"]:
         bad.append(f'{p["name"]} {p["version"]}: {licence or "no licence"}')
 if bad:
     sys.exit("check-deps: licences not allowed:\n  " + "\n  ".join(bad))
-rooms = {"ovsdb": set(), "crds": set(), "cni": {"crds"}, "daemon": {"cni", "ovsdb", "crds"},
-         "controller": {"ovsdb", "crds"}, "cli": {"crds", "ovsdb"}, "lab": set(), "e2e": {"lab", "crds", "ovsdb"}}
+rooms = {"ovsdb": set(), "crds": set(), "secure": set(), "cni": {"crds"}, "daemon": {"cni", "ovsdb", "crds", "secure"},
+         "controller": {"ovsdb", "crds", "secure"}, "cli": {"crds", "ovsdb"}, "lab": set(), "e2e": {"lab", "crds", "ovsdb"}}
 ours = set(rooms)
 for p in meta["packages"]:
     if p["source"] is None and p["name"] in ours:

@@ -53,7 +53,6 @@ pub mod preflight;
 pub mod qos;
 pub mod readiness;
 pub mod run;
-pub mod secure;
 pub mod server;
 pub mod shortcut;
 pub mod socket;

@@ -39,8 +39,8 @@ use crate::readiness::Readiness;
 use crate::shortcut::Shortcut;
 use crate::underlay::{Underlay, managers::Managers};
 use crate::{
-    conncheck, daemons, diagnostics, heal, health, install, keep, mtu, plug, portloop, preflight, secure,
-    server, socket, trim,
+    conncheck, daemons, diagnostics, heal, health, install, keep, mtu, plug, portloop, preflight, server,
+    socket, trim,
 };
 
 /// Changes of the host's network that a slow reader may lag behind.
@@ -136,7 +136,12 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         metrics: flags.enable_metrics.then_some(metrics),
         counters: counters.clone(),
     };
-    let tls = flags.secure_serving.then(|| secure::server_config(&flags, &plugger.node)).transpose()?;
+    let terms = secure::Terms {
+        min_version: &flags.tls_min_version,
+        max_version: &flags.tls_max_version,
+        cipher_suites: &flags.tls_cipher_suites,
+    };
+    let tls = flags.secure_serving.then(|| secure::server_config(terms, &plugger.node)).transpose()?;
     for address in health::addresses(&flags, flags.pprof_port) {
         let listener = health::bind(address).await.with_context(|| format!("bind {address}"))?;
         let stop = cancel.clone();

@@ -16,6 +16,8 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, watch};
 
+use super::tls;
+
 #[derive(Clone)]
 pub struct FakeApi(Arc<Inner>);
 
@@ -248,26 +250,13 @@ async fn list_group(
     api.list(&plural, query.as_deref().unwrap_or_default())
 }
 
-/// Token `good` is `monitor`, who may read `/metrics`; `poor` is somebody who may not.
 async fn review(
     State(api): State<FakeApi>,
     Path((_, plural)): Path<(String, String)>,
     body: Bytes,
 ) -> Response {
-    let mut review: Value = serde_json::from_slice(&body).unwrap();
-    review["status"] = match plural.as_str() {
-        "tokenreviews" => match review["spec"]["token"].as_str() {
-            Some("good") => json!({"authenticated": true, "user": {"username": "monitor", "groups": ["g"]}}),
-            Some("poor") => json!({"authenticated": true, "user": {"username": "somebody"}}),
-            _ => json!({"authenticated": false}),
-        },
-        "subjectaccessreviews" => {
-            let spec = &review["spec"];
-            let asked = &spec["nonResourceAttributes"];
-            json!({"allowed": spec["user"] == "monitor" && spec["groups"] == json!(["g"])
-                && *asked == json!({"path": "/metrics", "verb": "get"})})
-        }
-        _ => return StatusCode::NOT_FOUND.into_response(),
+    let Some(review) = tls::review(&plural, &serde_json::from_slice(&body).unwrap()) else {
+        return StatusCode::NOT_FOUND.into_response();
     };
     api.0.state.lock().unwrap().asked.push((plural, String::new()));
     (StatusCode::CREATED, axum::Json(review)).into_response()

@@ -10,6 +10,8 @@ pub mod death;
 pub mod heal;
 pub mod ovn;
 pub mod rates;
+#[path = "../../../tests/tls/mod.rs"]
+pub mod tls;
 pub mod underlay;
 
 use std::collections::BTreeMap;

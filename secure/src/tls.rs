@@ -12,23 +12,32 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion, version};
 
-use crate::flags::Flags;
-
 const DAY: Duration = Duration::from_secs(86_400);
 /// How long a certificate is good.
 const VALID: Duration = Duration::from_secs(365 * 86_400);
 /// It is made anew so long before its end.
 const RENEW: Duration = Duration::from_secs(30 * 86_400);
 
-/// What the flags ask for, with a certificate that renews itself.
+/// What flags ask for, in Go's names; empty is the default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Terms<'a> {
+    /// `--tls-min-version`: `TLS10` to `TLS13`.
+    pub min_version: &'a str,
+    /// `--tls-max-version`.
+    pub max_version: &'a str,
+    /// `--tls-cipher-suites`: they restrict TLS 1.2.
+    pub cipher_suites: &'a [String],
+}
+
+/// What the flags ask for, with a certificate for `name` that renews itself.
 ///
 /// # Errors
 /// Flags that name no version or suite, or leave none that is served; the text says what there is.
-pub fn server_config(flags: &Flags, node: &str) -> io::Result<Arc<ServerConfig>> {
+pub fn server_config(terms: Terms<'_>, name: &str) -> io::Result<Arc<ServerConfig>> {
     let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
-    let versions = versions(&flags.tls_min_version, &flags.tls_max_version).map_err(invalid)?;
-    let provider = provider(&flags.tls_cipher_suites).map_err(invalid)?;
-    let resolver = Renewed::new(node, SystemTime::now())?;
+    let versions = versions(terms.min_version, terms.max_version).map_err(invalid)?;
+    let provider = provider(terms.cipher_suites).map_err(invalid)?;
+    let resolver = Renewed::new(name, SystemTime::now())?;
     let config = ServerConfig::builder_with_provider(Arc::new(provider))
         .with_protocol_versions(&versions)
         .map_err(|error| invalid(format!("--tls-cipher-suites with --tls-max-version: {error}")))?

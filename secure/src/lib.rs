@@ -1,4 +1,4 @@
-//! The metrics port with TLS (`--secure-serving`, node contract §4.13).
+//! The metrics port with TLS (`--secure-serving`, node contract §4.13, controller contract §8.1), of both programs.
 //!
 //! In: a TCP listener, the flags, the API server. Out: `/metrics` by TLS for those whom the API server lets read it
 //! (a bearer token, asked about by TokenReview and SubjectAccessReview); probes by TLS and without, since kubelet sends
@@ -22,7 +22,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 pub use access::{Access, guard};
-pub use tls::server_config;
+pub use tls::{Terms, server_config};
 
 /// For the first byte, and then for the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);

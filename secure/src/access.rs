@@ -122,7 +122,7 @@ pub async fn guard(State(access): State<Access>, request: Request, next: Next) -
         }
         Err(Refused::Unsaid(error)) => {
             tracing::warn!(error, "the API server does not say who may read the metrics");
-            (StatusCode::INTERNAL_SERVER_ERROR, "the API server does not answer; see the node agent's log\n")
+            (StatusCode::INTERNAL_SERVER_ERROR, "the API server does not answer; see this program's log\n")
                 .into_response()
         }
     }
