@@ -3,7 +3,7 @@
 //! Flows in: state of watches, database and core loop. Flows out: `/livez` and
 //! `/healthz` (the loop around the core still turns), `/readyz` (every watch has
 //! loaded and the database is connected, for leader and follower alike; the answer
-//! names what is missing), `/metrics`.
+//! names what is missing), `/metrics` (with `--secure-serving` by TLS alone, to those who may).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -69,15 +69,28 @@ impl Health {
         }
     }
 
-    /// The HTTP routes.
-    pub fn router(self) -> Router {
+    /// The HTTP routes of probes.
+    fn probes(self) -> Router {
         Router::new()
             .route("/livez", get(live))
             .route("/healthz", get(live))
             .route("/readyz", get(ready))
-            .route("/metrics", get(metrics))
             .with_state(self)
     }
+
+    /// The HTTP routes of metrics.
+    fn figures(self) -> Router {
+        Router::new().route("/metrics", get(metrics)).with_state(self)
+    }
+}
+
+/// How metrics are served with TLS.
+#[derive(Clone)]
+pub struct Secure {
+    /// Certificate and versions.
+    pub config: Arc<rustls::ServerConfig>,
+    /// Who may read them.
+    pub access: secure::Access,
 }
 
 fn answer(reasons: &[String]) -> (StatusCode, String) {
@@ -123,14 +136,30 @@ pub async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, String> 
     Ok(listeners)
 }
 
-/// Serves until `stop`.
-pub async fn serve(listeners: Vec<TcpListener>, health: Health, stop: CancellationToken) {
+/// Serves until `stop`: with TLS what is to be [`Secure`], and probes with and without, since kubelet sends no
+/// token.
+pub async fn serve(
+    listeners: Vec<TcpListener>,
+    health: Health,
+    secure: Option<Secure>,
+    stop: CancellationToken,
+) {
     let servers = listeners.into_iter().map(|listener| {
-        let router = health.clone().router();
-        let stop = stop.clone();
+        let (probes, figures) = (health.clone().probes(), health.clone().figures());
+        let (secure, stop) = (secure.clone(), stop.clone());
         async move {
-            let server = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
-            if let Err(error) = server.await {
+            let ended = match secure {
+                Some(Secure { config, access }) => {
+                    let guard = axum::middleware::from_fn_with_state(access, secure::guard);
+                    let whole = probes.clone().merge(figures.layer(guard));
+                    secure::serve(listener, config, whole, probes, stop).await
+                }
+                None => {
+                    let whole = probes.merge(figures);
+                    axum::serve(listener, whole).with_graceful_shutdown(stop.cancelled_owned()).await
+                }
+            };
+            if let Err(error) = ended {
                 tracing::error!(%error, "the probe server ended");
             }
         }

@@ -35,6 +35,7 @@ fn every_check_of_the_table_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let folders = [
         "controller/src",
+        "secure/src",
         "controller/tests",
         "controller/benches",
         "crds/src",

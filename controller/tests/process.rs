@@ -202,3 +202,21 @@ async fn mistakes_in_flags_are_told_with_their_remedy() {
     assert_eq!(output.status.code(), Some(0));
     assert!(String::from_utf8_lossy(&output.stdout).contains("--node-switch-cidr"));
 }
+
+/// Flags `--secure-serving` and `--tls-*`: metrics by TLS for those who may read them.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_by_tls_for_those_who_may() {
+    let rig = Rig::new().await;
+    let controller = rig.start(&["--secure-serving", "--tls-min-version=TLS13"]).await;
+    let address = controller.address().to_owned();
+    let open = || {
+        let stream = std::net::TcpStream::connect(&address).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        tokio::net::TcpStream::from_std(stream).unwrap()
+    };
+    fake::tls::hold(open, "weir_ready").await;
+    let asked = |what: &str| rig.api.requests().iter().filter(|request| request.ends_with(what)).count();
+    // A yes is believed for a while.
+    assert_eq!((asked("/tokenreviews"), asked("/subjectaccessreviews")), (3, 2));
+    assert_eq!(controller.stop().await, Some(0));
+}

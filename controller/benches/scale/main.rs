@@ -29,6 +29,8 @@ fn main() {
         let few = pipeline::run(cluster::Size { pods: 1000, ..size });
         let many = pipeline::run(size);
         assert_eq!(few, many, "a pod compiles as many units among 1,000 as among {}", size.pods);
+        println!("\nchurn");
+        pipeline::churn(cluster::Size { pods: 1500, nodes: 20, subnets: 4, ..size }, 10);
         println!("\nrelabelling");
         let costs = [100, 10_000].map(pipeline::relabelled);
         assert_eq!(costs[0], costs[1], "a relabelled namespace costs the same whatever lives in it");

@@ -335,6 +335,74 @@ fn weigh(when: &str, line: Line, pods: usize) -> f64 {
     each(&all)
 }
 
+/// Pods come and go, all with other names, round by round, and no byte more is held after the
+/// last round than after the first (`pain.md` U25). The bytes are all of this process's: the
+/// core's, the watches' decoders', and those of API server and database in memory, which hold
+/// the same at the same point of each round.
+pub fn churn(size: Size, rounds: usize) {
+    let all = Region::new(ALLOCATOR);
+    let held = || {
+        let change = all.change();
+        // Net of what grew and shrank in place too.
+        let net = change.bytes_allocated as isize - change.bytes_deallocated as isize;
+        usize::try_from(net).unwrap_or_default()
+    };
+    let (mut api, mut db) = (Api::default(), Database::new(northbound()));
+    for index in 0..size.subnets.max(1) {
+        api.put(&ObjectRef::cluster(Kind::Namespace, cluster::namespace(index)), json!({}));
+    }
+    for index in 0..size.subnets {
+        let object = ObjectRef::cluster(Kind::Subnet, format!("subnet-{index}"));
+        api.put(&object, cluster::subnet(index, size.distributed));
+    }
+    for index in 0..size.nodes {
+        api.put(&ObjectRef::cluster(Kind::Node, cluster::node_name(index)), cluster::node(index));
+    }
+    let mut line = Line::new();
+    line.load(&api, &db, "one");
+    line.run(&mut api, &mut db);
+    let before = held();
+    let mut figures = Vec::with_capacity(rounds);
+    for round in 0..rounds {
+        // Other names each time, of one length.
+        let pods: Vec<_> =
+            (0..size.pods).map(|index| pod(1_000_000 + round * size.pods + index, size)).collect();
+        let objects: Vec<ObjectRef> = pods.iter().map(|(object, _)| object.clone()).collect();
+        for (object, body) in pods {
+            add(&mut line, &mut api, object, body);
+        }
+        line.run(&mut api, &mut db);
+        let full = held();
+        for object in objects {
+            api.objects.remove(&object);
+            line.inputs.push_back(Input::Deleted(object));
+        }
+        line.run(&mut api, &mut db);
+        let left = api.objects.keys().filter(|object| matches!(object.kind, Kind::Pod | Kind::Ip));
+        assert_eq!(left.filter(|object| !object.name.starts_with("node-")).count(), 0, "all are gone");
+        // Writes are believed for some seconds.
+        for _ in 0..3 {
+            line.now_ms += 20_000;
+            line.inputs.push_back(Input::Tick);
+            line.run(&mut api, &mut db);
+        }
+        line.inputs.shrink_to_fit();
+        figures.push((full, held()));
+    }
+    println!("{} pods a round; bytes without pods {before}, then with and without: {figures:?}", size.pods);
+    // What is lost with each pod shows in every round; that a table grows, in one. Numbers of
+    // versions get a digit more now and then.
+    let mut more: Vec<isize> = figures.windows(2).map(|two| two[1].1 as isize - two[0].1 as isize).collect();
+    more.sort_unstable();
+    let usual = more[more.len() / 2] as f64 / size.pods as f64;
+    assert!(usual < 3.0, "{usual:.0} B of each pod that came and went are left: {figures:?}");
+    let (before_last, last) = (figures[1], figures[rounds - 1]);
+    assert!(last.0 as f64 <= before_last.0 as f64 * 1.02, "as many pods take more and more: {figures:?}");
+    // Tables keep their size: a tenth of what pods take.
+    let kept = (last.1 - before) as f64 / size.pods as f64;
+    assert!(kept < 1024.0, "{kept:.0} B of each pod stay when all are gone");
+}
+
 /// What a namespace full of pods costs whose new label binds it to another subnet: units,
 /// rows and API writes.
 pub fn relabelled(pods: usize) -> (u64, u64, BTreeMap<String, u64>) {

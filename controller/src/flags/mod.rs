@@ -124,20 +124,28 @@ impl Flags {
     /// What to tell the operator: flags without effect that were given a value for
     /// which that matters, each with the remedy.
     pub fn warnings(&self) -> Vec<String> {
-        FLAGS
-            .iter()
-            .filter_map(|flag| {
-                let Effect::None(harmless, remedy) = flag.effect else { return None };
-                let value = self.text(flag.name);
-                let same = |other: &str| match flag.ty {
-                    Type::Bool => parse_bool(value) == parse_bool(other),
-                    Type::Duration(unit) => parse_duration(value, unit) == parse_duration(other, unit),
-                    Type::Text | Type::Number => value == other,
-                };
-                (!same(flag.default) && !harmless.iter().any(|other| same(other)))
-                    .then(|| format!("flag --{}={value} has no effect in this version: {remedy}", flag.name))
+        let terms: Vec<String> = ["tls-min-version", "tls-max-version", "tls-cipher-suites"]
+            .into_iter()
+            .filter(|name| !self.text(name).is_empty() && !self.bool("secure-serving"))
+            .map(|name| {
+                format!(
+                    "flag --{name}={} has no effect: metrics are served without TLS; add --secure-serving",
+                    self.text(name)
+                )
             })
-            .collect()
+            .collect();
+        let inert = FLAGS.iter().filter_map(|flag| {
+            let Effect::None(harmless, remedy) = flag.effect else { return None };
+            let value = self.text(flag.name);
+            let same = |other: &str| match flag.ty {
+                Type::Bool => parse_bool(value) == parse_bool(other),
+                Type::Duration(unit) => parse_duration(value, unit) == parse_duration(other, unit),
+                Type::Text | Type::Number => value == other,
+            };
+            (!same(flag.default) && !harmless.iter().any(|other| same(other)))
+                .then(|| format!("flag --{}={value} has no effect in this version: {remedy}", flag.name))
+        });
+        inert.chain(terms).collect()
     }
 
     /// Names of klog flags that were given, for one line in the log.
@@ -260,6 +268,8 @@ mod tests {
     #[case("--gc-interval=60", 1)]
     #[case("--worker-num=10", 1)]
     #[case("--enable-lb=false", 0)]
+    #[case("--tls-min-version=TLS13", 1)]
+    #[case("--tls-cipher-suites=x", 1)]
     fn flags_without_effect_warn_with_a_remedy(#[case] argument: &str, #[case] count: usize) {
         let warnings = parse(&[argument]).warnings();
         assert_eq!(warnings.len(), count, "{warnings:?}");

@@ -67,6 +67,8 @@ pub struct Settings {
     pub listen: Vec<SocketAddr>,
     /// Serve `/metrics`.
     pub metrics: bool,
+    /// Serve it with TLS, and on which terms.
+    pub secure: Option<Arc<rustls::ServerConfig>>,
     /// Unix socket of the diagnostics API.
     pub diagnostics_socket: PathBuf,
 }
@@ -97,11 +99,12 @@ impl Settings {
             nb_probe_interval: probe_interval(flags)?,
             kubeconfig: Some(flags.text("kubeconfig")).filter(|path| !path.is_empty()).map(PathBuf::from),
             namespace: env("POD_NAMESPACE").unwrap_or_else(|| "kube-system".to_owned()),
-            pod_name,
+            pod_name: pod_name.clone(),
             pod_uid: env("POD_UID"),
             lease: timing(flags)?,
             listen: listen(flags, &env, truthy("ENABLE_BIND_LOCAL_IP"))?,
             metrics: flags.bool("enable-metrics"),
+            secure: secured(flags, &pod_name)?,
             diagnostics_socket: env("WEIR_DIAGNOSTICS_SOCKET")
                 .unwrap_or_else(|| flags.text("diagnostics-socket").to_owned())
                 .into(),
@@ -267,6 +270,20 @@ fn timing(flags: &Flags) -> Result<Timing, SettingError> {
         return Err(wrong("--leader-elect-lease-duration", problem, "give whole seconds"));
     }
     Ok(Timing { lease, renew, retry })
+}
+
+fn secured(flags: &Flags, pod_name: &str) -> Result<Option<Arc<rustls::ServerConfig>>, SettingError> {
+    let suites: Vec<String> = flags.text("tls-cipher-suites").split(',').map(str::to_owned).collect();
+    let terms = secure::Terms {
+        min_version: flags.text("tls-min-version"),
+        max_version: flags.text("tls-max-version"),
+        cipher_suites: &suites,
+    };
+    let wanted = flags.bool("secure-serving").then(|| secure::server_config(terms, pod_name));
+    wanted.transpose().map_err(|error| {
+        let remedy = "correct the tls-… flags, or drop them for TLS 1.2 and 1.3 with the usual ciphers";
+        wrong("--secure-serving", error.to_string(), remedy)
+    })
 }
 
 fn listen(

@@ -81,8 +81,6 @@ const RETRY: &str =
     "not needed: every retry has its own bounded back-off in the pipeline; leave it at its default";
 const POLICY: &str =
     "policies of this kind are not enforced yet; do not rely on them until Weir's release notes name them";
-const SERVING: &str =
-    "metrics and probes are served in plain HTTP; restrict port 10660 by a firewall rule until TLS lands";
 const KLOG: &str = "tolerated; logs go to standard error, see `kubectl logs`";
 
 /// Every flag, grouped as in `--help`.
@@ -202,11 +200,11 @@ pub const FLAGS: &[Flag] = &[
     f(DIAG, "enable-pprof", Bool, "false", Inert(&[], "there is no pprof endpoint; use `weir status` on the diagnostics socket, or perf"),
       "Go's profiler"),
     f(DIAG, "pprof-port", Number, "10660", Active, "Port of /metrics, /healthz, /livez and /readyz"),
-    f(DIAG, "secure-serving", Bool, "false", Inert(&[], SERVING),
-      "Serve metrics with TLS and authentication"),
-    f(DIAG, "tls-min-version", Text, "", Inert(&[], SERVING), "Lowest TLS version of metrics"),
-    f(DIAG, "tls-max-version", Text, "", Inert(&[], SERVING), "Highest TLS version of metrics"),
-    f(DIAG, "tls-cipher-suites", Text, "", Inert(&[], SERVING), "TLS ciphers of metrics, comma list"),
+    f(DIAG, "secure-serving", Bool, "false", Active,
+      "Serve metrics with TLS, to those whom the API server lets read them"),
+    f(DIAG, "tls-min-version", Text, "", Active, "Lowest TLS version of metrics, TLS12 or TLS13"),
+    f(DIAG, "tls-max-version", Text, "", Active, "Highest TLS version of metrics"),
+    f(DIAG, "tls-cipher-suites", Text, "", Active, "TLS ciphers of metrics, comma list; they restrict TLS12"),
     f(DIAG, "diagnostics-socket", Text, "/run/kube-ovn/controller.sock", Active,
       "Weir: unix socket of the JSON-RPC diagnostics API (env WEIR_DIAGNOSTICS_SOCKET)"),
     f(LEAD, "leader-elect-lease-duration", SECONDS, "15s", Active,

@@ -145,6 +145,11 @@ impl Api {
         Self { client, metrics: Arc::default() }
     }
 
+    /// The client of the `kube` crate below.
+    pub fn kube(&self) -> kube::Client {
+        self.client.clone()
+    }
+
     /// The same client, telling the latency of its requests to metrics that may be
     /// made later.
     #[must_use]

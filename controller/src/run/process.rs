@@ -86,7 +86,11 @@ pub async fn run(settings: Settings, compile: Compile) -> Result<ExitCode, Strin
     let listeners = health::bind(&settings.listen).await?;
     let listening =
         listeners.iter().filter_map(|listener| listener.local_addr().ok()).map(|at| at.to_string()).collect();
-    tokio::spawn(health::serve(listeners, health.clone(), servers_stop.clone()));
+    let secure = settings.secure.clone().map(|config| {
+        let access = secure::Access::new(api.kube());
+        health::Secure { config, access }
+    });
+    tokio::spawn(health::serve(listeners, health.clone(), secure, servers_stop.clone()));
 
     let identity: Arc<OnceLock<String>> = Arc::default();
     let authority = Authority::default();

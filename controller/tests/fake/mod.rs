@@ -6,6 +6,9 @@
 //! on a TCP listener for tests of the whole binary.
 #![allow(dead_code, unreachable_pub)]
 
+#[path = "../../../tests/tls/mod.rs"]
+pub mod tls;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -328,10 +331,13 @@ impl FakeApi {
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect();
         let object: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let review = path.rsplit('/').next().and_then(|plural| tls::review(plural, &object));
         let (code, answer) = if let Some(code) = faults.refuse {
             status(code, "Refused", "refused by the test", None)
         } else if faults.forbid.is_some_and(|part| path.contains(&part)) {
             status(403, "Forbidden", "not allowed by the test", None)
+        } else if let Some(review) = review {
+            (201, review)
         } else if let Some(group) = self.discovery(&path) {
             (200, group)
         } else if !self.state.lock().unwrap().installed.contains(&target.collection) {

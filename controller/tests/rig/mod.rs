@@ -272,6 +272,11 @@ impl Controller {
         (code, body)
     }
 
+    /// Where it serves HTTP.
+    pub fn address(&self) -> &str {
+        &self.http
+    }
+
     /// A metric without labels.
     pub async fn metric(&self, name: &str) -> f64 {
         let (_, text) = self.get("/metrics").await;
