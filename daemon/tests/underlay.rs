@@ -319,6 +319,53 @@ async fn u46_what_is_deleted_by_hand_comes_back_and_a_late_nic_is_taken_by_its_e
     loop_.await.unwrap();
 }
 
+/// Somebody configures the NIC step by step, and slowly: an address that the kernel took is on the bridge in the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn u46_no_address_is_lost_between_two_steps_and_a_reboots_word_is_the_whole() {
+    let node = Node::start().await;
+    let agent = Agent::new(&node);
+    let feed = changes(&node).await;
+    let cancel = CancellationToken::new();
+    let _wire = Wire::plug(&node, "eth1").await;
+    agent.want("net1", "eth1");
+    let loop_ = tokio::spawn(agent.start(&node).run(feed.subscribe(), cancel.clone()));
+    let ns = node.namespace.clone();
+    let on_bridge = |address: &str| carried(&ns, "br-net1").contains(address);
+    let shown = || format!("NIC:\n{}bridge:\n{}", carried(&ns, "eth1"), carried(&ns, "br-net1"));
+    let silent = || sh(&ns, "sysctl -n net.ipv6.conf.eth1.disable_ipv6").trim() == "1";
+    until("the NIC is in its bridge", || {
+        on_bridge("fd09::11/64") && carried(&ns, "eth1").is_empty() && silent()
+    })
+    .await;
+    for round in 20..28 {
+        let script = format!(
+            "sysctl -qw net.ipv6.conf.eth1.disable_ipv6=0; ip addr add 10.9.0.{round}/24 dev eth1; sleep 0.{:03}
+            ip addr add fd09::{round}/64 dev eth1 nodad 2>/dev/null && echo taken || true",
+            (round - 20) * 40
+        );
+        let taken = sh(&ns, &script).contains("taken");
+        let v6 = format!("fd09::{round}/64");
+        let all_there = || on_bridge(&format!("10.9.0.{round}/24")) && (!taken || on_bridge(&v6));
+        until_shown(
+            &format!("{round}, taken: {taken}"),
+            || all_there() && carried(&ns, "eth1").is_empty(),
+            shown,
+        )
+        .await;
+    }
+    until_shown("IPv6 is off again once the NIC is quiet", silent, shown).await;
+    // The machine boots with another configuration, in which IPv4 is no more.
+    let record = node.ovs.view().root_external_id("weir-nic-net1").unwrap().to_owned();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert!(record.contains(boot.trim()), "{record}");
+    set_root(&node, "weir-nic-net1", &record.replace(boot.trim(), "before")).await;
+    sh(&ns, "sysctl -qw net.ipv6.conf.eth1.disable_ipv6=0; ip addr add fd09::77/64 dev eth1 nodad");
+    let renewed = || on_bridge("fd09::77/64") && !carried(&ns, "br-net1").contains("inet 10.9.");
+    until_shown("the bridge has what the NIC had, and no more", renewed, shown).await;
+    cancel.cancel();
+    loop_.await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k_097_a_bridge_of_kube_ovn_is_taken_over_without_a_touch() {
     let node = Node::start().await;

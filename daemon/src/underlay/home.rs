@@ -3,7 +3,7 @@
 //! In: what is recorded, or for a bridge of Kube-OVN what it carries. Out: a node as before, and nothing of others'
 //! touched. Every step can be repeated; the record goes last.
 
-use super::journal::{Journal, Load};
+use super::journal::{Journal, Load, boot_id};
 use super::mappings::{self, BRIDGES, MACS};
 use super::member::Wish;
 use super::network::{is_provider_bridge, string};
@@ -179,7 +179,8 @@ impl Underlay {
             let (bridge, nic) = (self.link(&wish.bridge()).await?, self.link(&wish.device()).await?);
             let dead = !bridge.as_ref().is_some_and(|bridge| bridge.running);
             let Some(nic) = nic.filter(|_| dead) else { continue };
-            if !journal.load.beyond(&self.load(nic.index).await?).is_empty() {
+            let load = self.load(nic.index).await?;
+            if !journal.is_of_before(&load, &boot_id()) && !journal.load.beyond(&load).is_empty() {
                 tracing::warn!(
                     nic = nic.name,
                     "the switch is gone; the NIC has the node's addresses meanwhile"

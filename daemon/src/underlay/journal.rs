@@ -47,6 +47,14 @@ pub struct Journal {
     /// VLAN links that are ports of the bridge now, by id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vlans: BTreeMap<u16, SubInterface>,
+    /// The kernel's boot id ([`boot_id`]) when the host last gave the NIC addresses; empty in records of before.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub boot: String,
+}
+
+/// What tells one boot of this machine from another; empty where the kernel does not say.
+pub fn boot_id() -> String {
+    crate::sys::read_sysctl("kernel/random/boot_id").unwrap_or_default()
 }
 
 impl Load {
@@ -165,19 +173,31 @@ impl Journal {
         serde_json::to_string(self).map_err(|error| not_yet(format!("the record of a NIC: {error}"), ""))
     }
 
-    /// What the next pass must work by.
-    pub fn next(recorded: Option<Self>, wish: &Wish, nic: &Load, settings: Settings) -> Self {
+    /// Whether the host has configured the NIC since it booted, which the record does not know of: what the NIC carries
+    /// is all that it is to carry. A NIC that has nothing yet may get it later.
+    pub fn is_of_before(&self, nic: &Load, boot: &str) -> bool {
+        !nic.addresses.is_empty() && !self.boot.is_empty() && !boot.is_empty() && self.boot != boot
+    }
+
+    /// What the next pass must work by. `boot` is the [`boot_id`] of now.
+    pub fn next(recorded: Option<Self>, wish: &Wish, nic: &Load, settings: Settings, boot: &str) -> Self {
+        let of_before = recorded.as_ref().is_some_and(|journal| journal.is_of_before(nic, boot));
+        let told = |before: &str| match nic.addresses.is_empty() && !before.is_empty() {
+            true => before.to_owned(),
+            false => boot.to_owned(),
+        };
         match recorded {
             // Some may be on either side still: the record has all.
-            Some(mut journal) if !journal.moved => {
+            Some(mut journal) if !journal.moved && !of_before => {
                 journal.load.add(nic);
+                journal.boot = told(&journal.boot);
                 journal
             }
             Some(journal) => {
-                let load = journal.load.renewed(nic);
+                let load = if of_before { nic.clone() } else { journal.load.renewed(nic) };
                 let mut stale = journal.stale;
                 stale.add(&journal.load);
-                Self { stale: stale.beyond(&load), load, ..journal }
+                Self { stale: stale.beyond(&load), load, boot: told(&journal.boot), ..journal }
             }
             None => Self {
                 nic: wish.nic.clone(),
@@ -185,6 +205,7 @@ impl Journal {
                 moved: false,
                 load: nic.clone(),
                 settings,
+                boot: boot.to_owned(),
                 ..Self::default()
             },
         }

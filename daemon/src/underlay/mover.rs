@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::journal::Load;
+use super::journal::{Journal, Load};
 use super::run::Underlay;
 use super::{host_failed, not_yet, ovs_failed};
 use crate::netlink::{Link, Placed};
@@ -11,6 +11,8 @@ use crate::ovs::plan;
 
 /// How long ovs-vswitchd may take to make an interface, or to let go of one.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Who configures a NIC is done when nothing has come for this long.
+const LULL: Duration = Duration::from_secs(2);
 /// Pause before a look at the kernel; the switch makes a link in milliseconds.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -82,6 +84,20 @@ impl Underlay {
         self.take(nic, &left).await?;
         // The kernel dropped what hung on the last address; nothing else is in the way now.
         self.place(bridge, load, Placed::Elsewhere).await
+    }
+
+    /// Silences a NIC that has moved. Switching IPv6 off takes off what somebody has just put on, so one that is being
+    /// configured anew (`told`: this pass found something on it) is left alone until it is quiet.
+    pub(super) async fn silence(&self, nic: &Link, journal: &Journal, told: bool) -> Result<(), NotYet> {
+        let host = &self.parts.host;
+        let mut ipv6 = !journal.load.family(true).addresses.is_empty();
+        if ipv6 && journal.moved && told && journal.settings.is_ipv6_on(host, &nic.name).await {
+            tokio::time::sleep(LULL).await;
+        }
+        // The event of what came meanwhile brings another pass.
+        ipv6 = ipv6 && self.load(nic.index).await?.family(true).is_empty();
+        let silenced = journal.settings.silence(host, &nic.name, ipv6).await;
+        silenced.map_err(|error| not_yet(format!("settings of {}: {error}", nic.name), ""))
     }
 
     /// A link by its name.

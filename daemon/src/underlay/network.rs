@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::journal::{Journal, Load};
+use super::journal::{Journal, Load, boot_id};
 use super::mappings::{self, BRIDGES, MACS};
 use super::member::Wish;
 use super::run::Underlay;
@@ -86,7 +86,8 @@ impl Underlay {
         self.check(&view, wish, &nic)?;
         let settings = Settings::of(&self.parts.host, &nic.name).await;
         let load = self.load(nic.index).await?;
-        let mut journal = Journal::next(recorded, wish, &load, settings);
+        let told = !load.is_empty();
+        let mut journal = Journal::next(recorded, wish, &load, settings, &boot_id());
         self.write(&wish.network, &journal).await?;
         if wish.exchange && nic.name == wish.nic {
             self.rename(&nic, &wish.device(), &journal.load).await?;
@@ -107,9 +108,7 @@ impl Underlay {
             self.attach(&Wish { trunks, ..wish.clone() }, &nic).await?;
         }
         if self.parts.ovs.view().is_userspace() {
-            let ipv6 = !journal.load.family(true).addresses.is_empty();
-            let silenced = journal.settings.silence(&self.parts.host, &nic.name, ipv6).await;
-            silenced.map_err(|error| not_yet(format!("settings of {}: {error}", nic.name), ""))?;
+            self.silence(&nic, &journal, told).await?;
         }
         self.map(wish).await?;
         self.take(&bridge, &journal.stale).await?;

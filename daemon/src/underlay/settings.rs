@@ -70,6 +70,13 @@ impl Settings {
         Self::set(host, device, values.collect()).await
     }
 
+    /// Whether IPv6 is on although it is to be off: somebody is about to give the NIC addresses.
+    pub(super) async fn is_ipv6_on(&self, host: &HostNet, device: &str) -> bool {
+        let file = path("ipv6", device, "disable_ipv6");
+        let now = host.namespace.run_async(move || read_sysctl(&file)).await;
+        self.sysctls.contains_key("ipv6/disable_ipv6") && now.is_ok_and(|now| now.as_deref() == Some("0"))
+    }
+
     /// Gives a NIC back what it had; one that is to carry IPv6 addresses can.
     pub(super) async fn restore(&self, host: &HostNet, device: &str, ipv6: bool) -> std::io::Result<()> {
         let mut values: BTreeMap<String, String> = self.sysctls.clone();

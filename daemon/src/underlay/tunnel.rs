@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::journal::{Journal, Load};
+use super::journal::{Journal, Load, boot_id};
 use super::member::Wish;
 use super::network::string;
 use super::old_record::{KEYS, OldRecord};
@@ -63,7 +63,9 @@ impl Underlay {
     pub async fn tunnel_in(&self, bridge: &str, nic: &Link, recorded: Option<Journal>) -> Result<(), NotYet> {
         let settings = Settings::of(&self.parts.host, &nic.name).await;
         let wish = Wish { nic: nic.name.clone(), ..Wish::default() };
-        let mut journal = Journal::next(recorded, &wish, &self.load(nic.index).await?, settings);
+        let load = self.load(nic.index).await?;
+        let told = !load.is_empty();
+        let mut journal = Journal::next(recorded, &wish, &load, settings, &boot_id());
         self.record(RECORD, &journal).await?;
         let spec = BridgeSpec {
             name: bridge.to_owned(),
@@ -84,9 +86,7 @@ impl Underlay {
             self.open(nic, &port, true).await
         };
         self.carry_over(nic, &inner, &load, attach).await?;
-        let ipv6 = !journal.load.family(true).addresses.is_empty();
-        let silenced = journal.settings.silence(&self.parts.host, &nic.name, ipv6).await;
-        silenced.map_err(|error| not_yet(format!("settings of {}: {error}", nic.name), ""))?;
+        self.silence(nic, &journal, told).await?;
         self.take(&inner, &journal.stale).await?;
         if !journal.moved || !journal.stale.is_empty() {
             journal.moved = true;

@@ -20,6 +20,10 @@ use serde_json::json;
 const NIC: usize = 1500;
 /// The bridge that has the tunnel's NIC (userspace datapath).
 const BRIDGE: &str = "br-phy";
+/// What the agent keeps of the tunnel NIC (docs/node-underlay.md).
+const RECORD: &str = "weir-tunnel-nic";
+/// IPv6 is off on a NIC whose addresses are on its bridge (docs/node-underlay.md).
+const IPV6_ON: &str = "sysctl -qw net.ipv6.conf.eth1.disable_ipv6=0";
 const CONTROLLER: (&str, &str) = ("deployment", "kube-ovn-controller");
 const AGENTS: (&str, &str) = ("daemonset", "kube-ovn-cni");
 
@@ -130,18 +134,28 @@ impl Addresses<'_> {
         Ok(())
     }
 
-    /// The nodes are configured anew: their tunnel NICs have IPv6 alone.
+    /// The nodes have booted with another configuration: their tunnel NICs have IPv6 alone.
     fn leave_ipv6(&self) -> Result<()> {
         for node in self.0.nodes()? {
-            self.0.sh(&node, &format!("ip address add {} dev eth1 nodad", self.spare(&node)))?;
-            wait_for("the new address on the bridge", PATIENCE, || {
-                let there = self.0.sh(&node, &format!("ip -o address show dev {BRIDGE}"))?;
-                Ok(if there.contains(&self.spare(&node)) { Look::Ready(()) } else { Look::NotYet(there) })
-            })?;
+            let record = external_id(self.0, &node, RECORD)?;
+            let boot = self.0.sh(&node, "cat /proc/sys/kernel/random/boot_id")?;
+            ensure!(
+                record.contains(boot.trim()),
+                "the record of {}'s tunnel NIC has no boot: {record}",
+                node.name
+            );
+            // As ovs-vsctl prints it, so it reads it.
+            let before = record.replace(boot.trim(), "before");
+            let setting = format!("external_ids:{RECORD}=\"{before}\"");
+            self.0.in_switch(&node, &["ovs-vsctl", "set", "Open_vSwitch", ".", &setting])?;
+            self.0.sh(&node, &format!("{IPV6_ON}; ip address add {} dev eth1 nodad", self.spare(&node)))?;
             let old: Vec<_> = self.of(&node).into_iter().filter(|net| !net.contains(':')).collect();
-            for net in old {
-                self.0.sh(&node, &format!("ip address del {net} dev {BRIDGE}"))?;
-            }
+            wait_for("IPv6 alone on the bridge", PATIENCE, || {
+                let there = self.0.sh(&node, &format!("ip -o address show dev {BRIDGE}"))?;
+                let alone =
+                    there.contains(&self.spare(&node)) && !old.iter().any(|net| there.contains(&**net));
+                Ok(if alone { Look::Ready(()) } else { Look::NotYet(there) })
+            })?;
         }
         self.wait_tunnel_over(false)
     }
@@ -149,17 +163,17 @@ impl Addresses<'_> {
     fn restore(&self) -> Result<()> {
         for node in self.0.nodes()? {
             let nets = self.of(&node);
-            for net in &nets {
+            let adds = nets.iter().map(|net| {
                 let nodad = if net.contains(':') { "nodad" } else { "" };
-                self.0.sh(&node, &format!("ip address replace {net} dev eth1 {nodad}"))?;
-            }
+                format!("ip address replace {net} dev eth1 {nodad}")
+            });
+            self.0.sh(&node, &format!("{IPV6_ON}; {}", adds.collect::<Vec<_>>().join(" && ")))?;
             wait_for("the old addresses on the bridge", PATIENCE, || {
                 let there = self.0.sh(&node, &format!("ip -o address show dev {BRIDGE}"))?;
-                let all = nets.iter().all(|net| there.contains(&**net));
+                let all =
+                    nets.iter().all(|net| there.contains(&**net)) && !there.contains(&self.spare(&node));
                 Ok(if all { Look::Ready(()) } else { Look::NotYet(there) })
             })?;
-            let spare = self.spare(&node);
-            self.0.sh(&node, &format!("ip address del {spare} dev {BRIDGE} 2>/dev/null || true"))?;
         }
         self.wait_tunnel_over(true)
     }
