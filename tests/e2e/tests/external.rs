@@ -122,7 +122,7 @@ fn build<'a>(cluster: &'a Cluster, nodes: &[Node], namespace: &Namespace<'_>) ->
     let wan = json!({
         "protocol": family.select("IPv4", "IPv6").join(",").replace("IPv4,IPv6", "Dual"),
         "cidrBlock": family.select(format!("{v4}0/24"), format!("{v6}/64")).join(","),
-        "gateway": world.join(","), "excludeIps": taken, "vlan": WIRES,
+        "gateway": world.join(","), "excludeIps": taken, "vlan": WIRES, "enableExternalLBAddress": true,
     });
     made.object("Subnet", "subnets", WAN, wan)?;
     for node in nodes {
@@ -138,6 +138,52 @@ fn build<'a>(cluster: &'a Cluster, nodes: &[Node], namespace: &Namespace<'_>) ->
         .collect();
     namespace.apply(&pods)?;
     Ok(made)
+}
+
+/// A Service at an address of the network: every node has the flow of its TCP port, and that SCTP can't be served, which
+/// every node finds, is one event.
+fn a_service_is_told_of_once(cluster: &Cluster, nodes: &[Node], namespace: &Namespace<'_>) -> Result<()> {
+    let plan = &cluster.lab.plan;
+    // Nobody has this one: behind the hosts, and excluded from the Subnet's addresses.
+    let address = *plan.addresses(Net::Physical, 90).first().context("no family")?;
+    let port = |protocol: &str, port: u16| json!({"name": protocol.to_lowercase(), "protocol": protocol, "port": port});
+    namespace.apply(&[json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "outside", "namespace": namespace.name},
+        "spec": {"type": "LoadBalancer", "selector": {"app": "nobody"}, "ports": [port("TCP", 80), port("SCTP", 81)]},
+    })])?;
+    let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": address.to_string()}]}}}).to_string();
+    let patch = ["patch", "service", "outside", "--subresource=status", "--type=merge", "-p", &status];
+    cluster.kubectl(&[&["-n", &namespace.name], &patch[..]].concat())?;
+    for node in nodes {
+        let dump = [
+            "ovs-ofctl",
+            "-O",
+            "OpenFlow14",
+            "dump-flows",
+            "br-out-wires",
+            "cookie=0x1000/0xfffffffffffffffe",
+        ];
+        wait_for(&format!("{} to have the flow of {address}", node.name), PATIENCE, || {
+            let shown = cluster.in_switch(node, &dump)?;
+            let there = shown.contains(&address.to_string()) && shown.contains("tp_dst=80");
+            Ok(if there { Look::Ready(()) } else { Look::NotYet(shown) })
+        })?;
+    }
+    let told = || -> Result<Vec<Value>> {
+        let list = api::get(&cluster.lab, &format!("/api/v1/namespaces/{}/events", namespace.name))?;
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        Ok(items.into_iter().filter(|event| event["reason"] == "UnderlayServiceFlowFailed").collect())
+    };
+    wait_for("the event of the Service", PATIENCE, || {
+        Ok(if told()?.is_empty() { Look::NotYet("none".into()) } else { Look::Ready(()) })
+    })?;
+    let told = told()?;
+    ensure!(told.len() == 1, "{told:#?}");
+    let text = api::text(&told[0], "/message");
+    ensure!(text.contains("81/SCTP") && text.contains(&address.to_string()), "{text}");
+    say(format!("{} tells: {text}", api::text(&told[0], "/source/component")));
+    cluster.kubectl(&["-n", &namespace.name, "delete", "service", "outside"])?;
+    Ok(())
 }
 
 #[test]
@@ -159,6 +205,7 @@ fn a_vpc_leaves_by_the_nodes_that_answer() -> Result<()> {
     }
     say(format!("all sessions are up after {:?}", wait_sessions(&cluster, &up)?));
     wait_condition(&cluster, "vpcs", VPC, "Ready", "True")?;
+    a_service_is_told_of_once(&cluster, &nodes, &namespace)?;
 
     // The world knows the way back.
     for (block, via) in cluster.lab.plan.family.select(BLOCKS[0], BLOCKS[1]).iter().zip(&port) {
