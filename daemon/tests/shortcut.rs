@@ -428,6 +428,7 @@ async fn a_port_that_no_node_can_serve_is_told_once() {
         (&event["source"]["component"], &event["involvedObject"]["uid"]),
         (&"kube-ovn-cni".into(), &"s".into())
     );
+    assert!(event["source"]["host"].is_null(), "no node is named");
     let text = event["message"].as_str().unwrap();
     assert!(text.contains("81/SCTP") && text.contains(V4), "{text}");
     bed.serve("web", Some(service(&[V4], &[("SCTP", 82)])));

@@ -218,7 +218,10 @@ impl EventSink {
             return Ok(());
         }
         let name = occurrence.event_name(time.as_nanosecond());
-        let component = if occurrence.everywhere { COMPONENT } else { self.component.as_str() };
+        let source = match occurrence.everywhere {
+            true => json!({"component": COMPONENT}),
+            false => json!({"component": self.component, "host": self.component}),
+        };
         let event = serde_json::from_value::<Event>(json!({
             "apiVersion": Event::api_version(&()), "kind": Event::kind(&()),
             "metadata": {"name": name, "namespace": namespace},
@@ -229,7 +232,7 @@ impl EventSink {
             },
             "type": match occurrence.kind { EventType::Normal => "Normal", EventType::Warning => "Warning" },
             "reason": occurrence.reason, "message": occurrence.message,
-            "source": {"component": component, "host": component},
+            "source": source,
             "firstTimestamp": stamp, "lastTimestamp": stamp, "count": 1,
         }));
         let Ok(event) = event else { return Ok(()) };
