@@ -16,12 +16,11 @@ use tokio_util::sync::CancellationToken;
 use crate::changes::Changes;
 use crate::firewall::Tools;
 use crate::flags::Flags;
+use crate::frame;
 use crate::gateway::{Clamp, Config, Counters, Gateway, Inputs, JoinInput, Objects};
 use crate::heal;
 use crate::install::{enable_forwarding, loosen_reverse_path};
-use crate::kube::{
-    Cluster, EventType, Loaded, NodeFacts, ObjectRef, OwnNodeFacts, PodFacts, ServiceCidrFacts, SubnetFacts,
-};
+use crate::kube::{Cluster, EventType, Loaded, NodeFacts, ObjectRef, PodFacts, SubnetFacts};
 use crate::netlink::{ALL_LINKS, Change, MAIN_TABLE};
 use crate::node::{Join, NodeStatus, OVN0};
 use crate::plug::Plugger;
@@ -62,30 +61,33 @@ pub struct HostLoop {
 
 /// The objects that the inputs are made of.
 struct Watched {
-    nodes: watch::Receiver<Loaded<NodeFacts>>,
-    subnets: watch::Receiver<Loaded<SubnetFacts>>,
-    cidrs: watch::Receiver<Loaded<ServiceCidrFacts>>,
+    /// Those of which any may count. The own node's labels are among them: the same inputs lead to no pass.
+    any: frame::Objects,
+    /// Pods come and go all the time; only policy routing speaks of single ones.
     pods: watch::Receiver<Loaded<PodFacts>>,
-    own: watch::Receiver<Loaded<OwnNodeFacts>>,
 }
 
 impl Watched {
     fn of(cluster: &Cluster) -> Self {
-        Self {
-            nodes: cluster.nodes.subscribe(),
-            subnets: cluster.subnets.subscribe(),
-            cidrs: cluster.service_cidrs.subscribe(),
-            pods: cluster.pods.subscribe(),
-            own: cluster.own_node.subscribe(),
-        }
+        let any = frame::Objects::default()
+            .and(cluster.nodes.subscribe())
+            .and(cluster.subnets.subscribe())
+            .and(cluster.service_cidrs.subscribe())
+            .and(cluster.own_node.subscribe());
+        Self { any, pods: cluster.pods.subscribe() }
     }
 
     fn mark_unchanged(&mut self) {
-        self.nodes.mark_unchanged();
-        self.subnets.mark_unchanged();
-        self.cidrs.mark_unchanged();
+        self.any.mark_unchanged();
         self.pods.mark_unchanged();
-        self.own.mark_unchanged();
+    }
+
+    /// Waits until an object comes, goes or changes; `false` when nobody watches any more.
+    async fn changed(&mut self, by_pod: bool) -> bool {
+        tokio::select! {
+            watched = self.any.changed() => watched,
+            changed = self.pods.changed(), if by_pod => changed.is_ok(),
+        }
     }
 }
 
@@ -170,13 +172,7 @@ impl HostLoop {
                 () = &mut sleep => return true,
                 // Every ADD changes the database; only new tunnels matter here.
                 changed = views.wait_for(is_news) => { if changed.is_err() { return false } break }
-                changed = objects.nodes.changed() => { if changed.is_err() { return false } break }
-                changed = objects.subnets.changed() => { if changed.is_err() { return false } break }
-                changed = objects.cidrs.changed() => { if changed.is_err() { return false } break }
-                // Its labels: the same inputs lead to no pass.
-                changed = objects.own.changed() => { if changed.is_err() { return false } break }
-                // Pods come and go all the time; only policy routing speaks of single ones.
-                changed = objects.pods.changed(), if by_pod => { if changed.is_err() { return false } break }
+                watched = objects.changed(by_pod) => { if !watched { return false } break }
                 change = self.changes.recv() => {
                     let link = last.as_ref().and_then(|inputs| inputs.join.as_ref()).map(|join| join.link);
                     let concerns = match &change {
