@@ -269,3 +269,30 @@ fn another_network_may_replace_the_default_one() {
     bench.settle();
     assert_eq!(records(&bench, "a-0"), Vec::<String>::new());
 }
+
+/// An interface of another CNI is told its address and no switch, and its record comes after it:
+/// a leader that dies in between leaves the annotation alone. Nobody else gets the address, and
+/// the record is made.
+#[test]
+fn what_another_cnis_interface_was_told_is_known_without_its_record() {
+    let mut bench = ready();
+    let told = json!({
+        NETWORKS: "vlan",
+        "vlan.web.kubernetes.io/allocated": "true",
+        "vlan.web.kubernetes.io/ip_address": "172.20.0.2",
+        "vlan.web.kubernetes.io/mac_address": "02:00:00:00:00:77",
+        "vlan.web.kubernetes.io/cidr": "172.20.0.0/24",
+        "vlan.web.kubernetes.io/gateway": "172.20.0.1",
+    });
+    bench.processes.last_mut().unwrap().paused = true;
+    // Looked at before the other one, by its name.
+    bench.add_pod_with("a-0", "n-1", json!({ NETWORKS: "vlan" }));
+    bench.add_pod_with("b-0", "n-1", told);
+    lead(&mut bench, Families::V4);
+    bench.pass(2_000);
+    let given = |name: &str| annotation(&bench, name, "vlan.web.kubernetes.io/ip_address");
+    assert_eq!(given("b-0").as_deref(), Some("172.20.0.2"));
+    assert_eq!(given("a-0").as_deref(), Some("172.20.0.3"));
+    assert_eq!(records(&bench, "b-0"), ["b-0.web", "b-0.web.vlan.web"]);
+    bench.verify();
+}

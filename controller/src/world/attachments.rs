@@ -297,9 +297,16 @@ impl World {
 
     /// The subnet of an attachment: the first whose provider is the interface's.
     pub(super) fn subnets_of_provider(&self, provider: &str) -> Vec<Arc<str>> {
+        self.all_of_provider(provider).take(1).cloned().collect()
+    }
+
+    /// All of them.
+    pub(super) fn all_of_provider(&self, provider: &str) -> impl Iterator<Item = &Arc<str>> {
         let whole = provider.find(".ovn.").map_or(provider, |at| provider.get(..at + 4).unwrap_or(provider));
-        let of = |view: &crate::view::SubnetView| [provider, whole].contains(&&*view.spec.provider);
-        self.subnet_views.iter().filter(|(_, view)| of(view)).map(|(name, _)| name.clone()).take(1).collect()
+        self.subnet_views
+            .iter()
+            .filter(move |(_, view)| [provider, whole].contains(&&*view.spec.provider))
+            .map(|(name, _)| name)
     }
 
     pub(super) fn interface(&self, namespace: &str, name: &str, provider: &str) -> Option<&Interface> {

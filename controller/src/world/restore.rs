@@ -47,7 +47,7 @@ impl World {
                 order.extend(self.querier_told(subnet));
                 continue;
             }
-            order.extend(self.owner_meta(owner).and_then(|meta| of_annotations(port, meta, provider)));
+            order.extend(self.owner_meta(owner).and_then(|meta| self.of_annotations(port, meta, provider)));
         }
         for vip in self.vips.objects.values().filter(|vip| !self.vips.used_by.contains_key(&vip.meta.name)) {
             order.extend(self.vip_told(vip));
@@ -118,6 +118,39 @@ impl World {
         Some(Lease { owner: self.served(&row.name), ..lease })
     }
 
+    fn of_annotations(&self, port: &Arc<str>, meta: &Meta, provider: &str) -> Option<Lease> {
+        if !attachments::told(meta, provider) {
+            return None;
+        }
+        let value = |key: &str| {
+            let value = match key.strip_prefix("ovn.kubernetes.io/") {
+                Some(name) if provider != keys::DEFAULT_PROVIDER => {
+                    meta.annotations.get(&keys::pod_key(provider, name))
+                }
+                _ => meta.annotations.get(key),
+            };
+            value.map_or("", |v| &**v)
+        };
+        let (ips, mac) = (value(keys::IP_ADDRESS), value(keys::MAC_ADDRESS));
+        let switch = match value(keys::LOGICAL_SWITCH) {
+            // Of an interface of another CNI no switch is told (contract §2.1).
+            "" if provider != keys::DEFAULT_PROVIDER => self.subnet_with(provider, ips)?,
+            switch => switch.into(),
+        };
+        let lease = lease(port.clone(), &switch, ips, "", mac)?;
+        Some(Lease { owner: meta.uid.clone(), ..lease })
+    }
+
+    /// The subnet of a provider that has these addresses.
+    fn subnet_with(&self, provider: &str, ips: &str) -> Option<Arc<str>> {
+        let ips = net::parse_dual_ips(ips).ok()?;
+        let named = self.all_of_provider(provider).find(|name| {
+            let nets = self.subnet_views.get(*name).map(|view| net::parse_dual_cidrs(&view.spec.cidr_block));
+            nets.is_some_and(|nets| nets.is_ok_and(|nets| ips.iter().all(|ip| nets.contains(&ip))))
+        });
+        named.cloned()
+    }
+
     /// UID of the owner that a lease which exists already serves: an owner that
     /// was told its address. One that was not may be a successor with wishes of
     /// its own; it inherits in [`World::settle_port`].
@@ -132,27 +165,4 @@ pub(super) fn lease(port: Arc<str>, subnet: &str, ips: &str, more: &str, mac: &s
     let (v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>) = (a.v4.or(b.v4), a.v6.or(b.v6));
     let complete = (v4.is_some() || v6.is_some()) && mac::parse(mac).is_some() && !subnet.is_empty();
     complete.then(|| Lease { port, subnet: subnet.into(), v4, v6, mac: mac.into(), owner: Arc::default() })
-}
-
-fn of_annotations(port: &Arc<str>, meta: &Meta, provider: &str) -> Option<Lease> {
-    if !attachments::told(meta, provider) {
-        return None;
-    }
-    let value = |key: &str| {
-        let value = match key.strip_prefix("ovn.kubernetes.io/") {
-            Some(name) if provider != keys::DEFAULT_PROVIDER => {
-                meta.annotations.get(&keys::pod_key(provider, name))
-            }
-            _ => meta.annotations.get(key),
-        };
-        value.map_or("", |v| &**v)
-    };
-    let lease = lease(
-        port.clone(),
-        value(keys::LOGICAL_SWITCH),
-        value(keys::IP_ADDRESS),
-        "",
-        value(keys::MAC_ADDRESS),
-    )?;
-    Some(Lease { owner: meta.uid.clone(), ..lease })
 }
