@@ -349,6 +349,31 @@ fn six_gateways_are_told_apart() {
     assert_eq!(raised.last().map(|(_, name)| name), before.last().map(|(_, name)| name));
 }
 
+/// While the peer on the first gateway's own node does not answer, that gateway is not tried: sessions that are up on
+/// another one would go on being told as up (see `world/sessions.rs`). Its pause counts from when the peer is back.
+#[test]
+fn a_gateway_that_is_cut_is_not_tried_while_another_one_serves() {
+    let mut bench = made();
+    let is = |bench: &Bench, priority: i64| {
+        let all = [("chassis-n-1".to_owned(), priority), ("chassis-n-2".to_owned(), 99)];
+        assert_eq!(priorities(bench), BTreeMap::from(all));
+    };
+    tell(&mut bench, &[("172.18.0.11", "up"), ("172.18.0.12", "up")]);
+    is(&bench, 101);
+    tell(&mut bench, &[("172.18.0.11", "down"), ("172.18.0.12", "down")]);
+    tell(&mut bench, &[("172.18.0.12", "up")]);
+    for _ in 0..40 {
+        bench.later(60_000);
+        is(&bench, 95);
+    }
+    tell(&mut bench, &[("172.18.0.11", "up")]);
+    bench.later(29_000);
+    is(&bench, 95);
+    bench.later(1_500);
+    is(&bench, 101);
+    bench.verify();
+}
+
 /// Of three gateways only wires are cut, so that all of them live: the third one has its turn too. Each move is a change of
 /// two rows at most.
 #[test]

@@ -8,14 +8,20 @@
 //! after the last one the first one gets it back, at once if any of them was well. A try of the
 //! first one that fails ends where the port was well before it.
 //!
+//! A session that was up on one gateway is told as up on the next one until that one has heard of
+//! its peer, or for good if it hears nothing (seen with OVN 25.03: its ovn-controller begins at
+//! down, and tells only changes). So a gateway on whose own node a peer is gets no port that is well
+//! elsewhere as long as that peer does not answer: its wire is what is broken.
+//!
 //! What is known is known of one gateway. Where another one becomes the first, nothing is
 //! known of it until the sessions have been judged on it.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{ByName, ReadKey, World};
-use crate::view::Standing;
+use crate::view::{Lease, Standing};
 
 /// Priorities of a port's first gateway: before anything is known of it, and then.
 pub(crate) const FIRST: i64 = 100;
@@ -75,8 +81,9 @@ impl Port {
         (self.standing, self.raise, self.heard, self.moved_at) = (to, None, false, Some(now));
     }
 
-    /// `others`: the gateways behind the first one, in their order.
-    fn judge(&mut self, now: u64, others: &[Arc<str>]) {
+    /// `others`: the gateways behind the first one, in their order. `cut`: the peer on the first one's own node does not
+    /// answer.
+    fn judge(&mut self, now: u64, others: &[Arc<str>], cut: bool) {
         let up = self.sessions.values().any(|session| *session == Session::Up);
         let down = self.all_down();
         self.heard |= up;
@@ -87,12 +94,12 @@ impl Port {
         if down && self.has_had_its_time(now) {
             self.give_up(now, others);
         }
+        if up {
+            (self.worked, self.tried) = (true, 0);
+        }
         match self.standing {
             Standing::Unknown if up => self.standing = Standing::Up,
-            Standing::Down | Standing::Turn(_) if up || (down && !others.is_empty()) => {
-                if up {
-                    (self.worked, self.tried) = (true, 0);
-                }
+            Standing::Down | Standing::Turn(_) if (up && !cut) || (down && !others.is_empty()) => {
                 // Where it was well until now is no better off than the first one.
                 let over = down && self.worked && self.has_had_its_time(now);
                 let pause = if over { 0 } else { self.pause() };
@@ -294,6 +301,23 @@ impl World {
         (port.of, port.standing) = (of, told);
     }
 
+    /// The node of a port's first gateway is itself a peer, and none of its sessions is up.
+    fn is_cut(&self, name: &str) -> bool {
+        let Some(port) = self.sessions.ports.get(name) else { return false };
+        let Some(eip) = self.ovn_eip(name) else { return false };
+        let on_first = |peer: &Arc<Lease>| {
+            let chassis = self.node(&peer.port).and_then(|node| node.chassis.clone());
+            port.of.is_some() && chassis == port.of
+        };
+        let peers = self.peers(&eip.subnet);
+        let ips = peers
+            .iter()
+            .filter(|peer| on_first(peer))
+            .flat_map(|peer| [peer.v4.map(IpAddr::V4), peer.v6.map(IpAddr::V6)]);
+        let mut own = ips.flatten().filter_map(|ip| port.sessions.get(ip.to_string().as_str())).peekable();
+        own.peek().is_some() && own.all(|session| *session != Session::Up)
+    }
+
     /// Judges ports whose sessions changed, or whose pause is over.
     pub fn judge_sessions(&mut self, now_ms: u64) {
         let mut ports = std::mem::take(&mut self.sessions.stale);
@@ -304,8 +328,9 @@ impl World {
             let before = said(self.sessions.ports.get(&name));
             self.follow_rows(&name, now_ms);
             let others = self.sessions.others(&name);
+            let cut = self.is_cut(&name);
             if let Some(port) = self.sessions.ports.get_mut(&name) {
-                port.judge(now_ms, &others);
+                port.judge(now_ms, &others, cut);
                 if port.sessions.is_empty() {
                     self.sessions.ports.remove(&name);
                 }
@@ -341,51 +366,51 @@ mod tests {
     #[test]
     fn the_first_gateway_gets_the_port_back_after_a_pause_that_grows() {
         let mut port = port(&[Session::Other, Session::Down]);
-        port.judge(0, &others(1));
+        port.judge(0, &others(1), false);
         assert_eq!(port.standing, Standing::Unknown, "what never was up is no reason to move");
         let set = |port: &mut Port, session| port.sessions.values_mut().for_each(|s| *s = session);
         let mut now = 0;
         let mut pauses = Vec::new();
         for _ in 0..8 {
             set(&mut port, Session::Up);
-            port.judge(now, &others(1));
+            port.judge(now, &others(1), false);
             if let Some(at) = port.raise_at() {
                 assert_eq!(port.standing, Standing::Down);
-                port.judge(at - 1, &others(1));
+                port.judge(at - 1, &others(1), false);
                 assert_eq!(port.standing, Standing::Down, "not before its time");
                 pauses.push(at - now);
                 now = at;
-                port.judge(now, &others(1));
+                port.judge(now, &others(1), false);
             }
             assert_eq!(port.standing, Standing::Up);
             set(&mut port, Session::Down);
-            port.judge(now + 1, &others(1));
+            port.judge(now + 1, &others(1), false);
             assert_eq!(port.standing, Standing::Down, "at once");
         }
         assert_eq!(pauses, [30, 60, 120, 240, 480, 960, 960].map(|s| s * 1000));
         // It holds for long: the next failure is a first one.
         set(&mut port, Session::Up);
-        port.judge(now, &others(1));
+        port.judge(now, &others(1), false);
         now = port.raise_at().unwrap();
-        port.judge(now, &others(1));
+        port.judge(now, &others(1), false);
         now += 960_001;
         set(&mut port, Session::Down);
-        port.judge(now, &others(1));
+        port.judge(now, &others(1), false);
         set(&mut port, Session::Up);
-        port.judge(now, &others(1));
+        port.judge(now, &others(1), false);
         assert_eq!(port.raise_at(), Some(now + PAUSE_MS));
     }
 
     #[test]
     fn one_peer_that_answers_is_enough() {
         let mut port = port(&[Session::Up, Session::Up]);
-        port.judge(0, &others(1));
+        port.judge(0, &others(1), false);
         *port.sessions.values_mut().next().unwrap() = Session::Down;
-        port.judge(1, &others(1));
+        port.judge(1, &others(1), false);
         assert_eq!(port.standing, Standing::Up);
         // One on its way up is no failure.
         port.sessions.values_mut().for_each(|session| *session = Session::Other);
-        port.judge(2, &others(1));
+        port.judge(2, &others(1), false);
         assert_eq!(port.standing, Standing::Up);
     }
 
@@ -395,35 +420,35 @@ mod tests {
     fn a_second_gateway_that_fails_gives_the_port_back() {
         let mut port = port(&[Session::Up, Session::Up]);
         let set = |port: &mut Port, session| port.sessions.values_mut().for_each(|s| *s = session);
-        port.judge(0, &others(1));
+        port.judge(0, &others(1), false);
         set(&mut port, Session::Down);
-        port.judge(1_000, &others(1));
+        port.judge(1_000, &others(1), false);
         assert_eq!(port.standing, Standing::Down);
-        port.judge(2_000, &others(1));
+        port.judge(2_000, &others(1), false);
         assert_eq!(port.standing, Standing::Down, "they are on their way up on the second one");
         set(&mut port, Session::Up);
-        port.judge(3_000, &others(1));
+        port.judge(3_000, &others(1), false);
         set(&mut port, Session::Down);
-        port.judge(9_000, &others(1));
+        port.judge(9_000, &others(1), false);
         assert_eq!(port.standing, Standing::Up, "at once");
-        port.judge(9_000 + GRACE_MS - 1, &others(1));
+        port.judge(9_000 + GRACE_MS - 1, &others(1), false);
         assert_eq!(port.standing, Standing::Up, "they may take a while");
         assert_eq!(port.wake_at(), Some(9_000 + GRACE_MS));
         let mut now = 9_000 + GRACE_MS;
         let mut pauses = Vec::new();
         for _ in 0..3 {
-            port.judge(now, &others(1));
+            port.judge(now, &others(1), false);
             assert_eq!(port.standing, Standing::Down, "neither of them");
-            port.judge(now, &others(1));
+            port.judge(now, &others(1), false);
             let at = port.wake_at().unwrap();
             pauses.push(at - now);
-            port.judge(at, &others(1));
+            port.judge(at, &others(1), false);
             assert_eq!(port.standing, Standing::Up);
             now = at + GRACE_MS;
         }
         assert_eq!(pauses, [60, 120, 240].map(|s| s * 1000));
-        port.judge(now, &[]);
-        port.judge(now, &[]);
+        port.judge(now, &[], false);
+        port.judge(now, &[], false);
         assert_eq!((&port.standing, port.wake_at()), (&Standing::Down, None));
     }
 
@@ -441,7 +466,7 @@ mod tests {
             let state = if whole.contains(&holder(port, others)) { Session::Up } else { Session::Down };
             port.sessions.values_mut().for_each(|session| *session = state);
             let woken = port.wake_at();
-            port.judge(*now, others);
+            port.judge(*now, others, false);
             let has = holder(port, others);
             if path.last() != Some(&has) {
                 path.push(has);
@@ -465,7 +490,7 @@ mod tests {
             for whole in 0..count {
                 let mut port = port(&[Session::Up]);
                 let mut now = 0;
-                port.judge(now, &others);
+                port.judge(now, &others, false);
                 let path = walk(&mut port, &others, &[whole], &mut now, 600_000);
                 assert_eq!(path, (0..=whole).collect::<Vec<_>>(), "of {count}, each once and in order");
                 assert!(now <= 1_000 + (GRACE_MS + 1_000) * whole as u64, "{whole} of {count}: {now}");
@@ -482,28 +507,50 @@ mod tests {
         }
     }
 
+    /// What is well elsewhere stays there while the first gateway's own node says that it is cut; where nothing is well,
+    /// the first one is tried all the same.
+    #[test]
+    fn a_gateway_that_is_cut_does_not_get_what_is_well_elsewhere() {
+        let mut port = port(&[Session::Up, Session::Up]);
+        let set = |port: &mut Port, session| port.sessions.values_mut().for_each(|s| *s = session);
+        port.judge(0, &others(1), false);
+        set(&mut port, Session::Down);
+        port.judge(1, &others(1), true);
+        *port.sessions.values_mut().next().unwrap() = Session::Up;
+        port.judge(2, &others(1), true);
+        assert_eq!((&port.standing, port.wake_at()), (&Standing::Down, None));
+        port.judge(10_000_000, &others(1), true);
+        assert_eq!(port.standing, Standing::Down);
+        set(&mut port, Session::Up);
+        port.judge(10_000_001, &others(1), false);
+        assert_eq!(port.wake_at(), Some(10_000_001 + PAUSE_MS), "from when it is back");
+        set(&mut port, Session::Down);
+        port.judge(10_000_002, &others(1), true);
+        assert_eq!(port.standing, Standing::Up, "nobody else is left");
+    }
+
     /// The first gateway is tried while another one is well: a try that fails ends there, and not at one that is cut.
     #[test]
     fn a_try_that_fails_ends_where_the_port_was_well() {
         let others = others(2);
         let mut port = port(&[Session::Up]);
         let mut now = 0;
-        port.judge(now, &others);
+        port.judge(now, &others, false);
         assert_eq!(walk(&mut port, &others, &[2], &mut now, 600_000), [0, 1, 2]);
         for pause in [30, 60, 120, 240] {
             let before = port.raise_at().unwrap();
-            port.judge(before - 1, &others);
+            port.judge(before - 1, &others, false);
             assert_eq!(holder(&port, &others), 2, "pause {pause}");
             now = before;
-            port.judge(now, &others);
+            port.judge(now, &others, false);
             assert_eq!(holder(&port, &others), 0);
             let path = walk(&mut port, &others, &[2], &mut now, before + 60_000);
             assert_eq!(path, [0, 2], "pause {pause}");
-            port.judge(now, &others);
+            port.judge(now, &others, false);
             assert_eq!(port.raise_at().map(|at| at - now), Some(pause * 2000), "the next one is later");
         }
         // It goes, and with it its turn.
-        port.judge(now, &others[..1]);
+        port.judge(now, &others[..1], false);
         assert_eq!(port.standing, Standing::Down);
     }
 
@@ -548,7 +595,7 @@ mod tests {
         let others = others(3);
         let mut port = port(&[Session::Up]);
         let mut now = 0;
-        port.judge(now, &others);
+        port.judge(now, &others, false);
         let path = walk(&mut port, &others, &[], &mut now, 1_000_000);
         let round = [0, 1, 2, 3];
         assert!(path.chunks(4).all(|part| round.starts_with(part)), "{path:?}");
@@ -571,12 +618,12 @@ mod tests {
                 let before = port.standing.clone();
                 let state = [Session::Up, Session::Down, Session::Other][state];
                 *port.sessions.values_mut().nth(peer).unwrap() = state;
-                port.judge(now, &others);
+                port.judge(now, &others, false);
                 let after = (port.standing.clone(), port.raise_at());
                 if before == Standing::Up && port.standing != Standing::Up {
                     prop_assert!(port.sessions.values().all(|session| *session == Session::Down));
                 }
-                port.judge(now, &others);
+                port.judge(now, &others, false);
                 prop_assert_eq!(after, (port.standing.clone(), port.raise_at()));
                 prop_assert!(port.wake_at().is_none_or(|at| at > now), "it would never sleep");
             }
