@@ -7,7 +7,7 @@ use crds::{IpSpec, SubnetSpec, keys};
 use rstest::rstest;
 
 use super::*;
-use crate::objects::Custom;
+use crate::objects::{Custom, Meta, Object};
 use crate::sim::config;
 use crate::view::{Lease, LeaseState};
 
