@@ -41,7 +41,9 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
 
     let port: Arc<str> = names::node_port(name).into();
     let join = view.subnet(&config.node_switch).filter(|join| join.supported && join.invalid.is_none());
-    let lease = match (view.lease(&port), join) {
+    let state = view.lease(&port);
+    let moving = state == LeaseState::Moving;
+    let lease = match (state, join) {
         (LeaseState::Held(lease), Some(join)) if lease.subnet == config.node_switch => Some((lease, join)),
         (LeaseState::Refused(reason, message), _) => {
             rows::warning(&mut facts, &object, &node.uid, &reason, &message);
@@ -50,7 +52,9 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
         _ => None,
     };
     let Some((lease, join)) = lease else {
-        facts.keeps.push(Keep::Row(RowKey::new(Table::LogicalSwitchPort, port)));
+        if !moving {
+            facts.keeps.push(Keep::Row(RowKey::new(Table::LogicalSwitchPort, port)));
+        }
         facts.keeps.push(Keep::Marked(Table::Policy, "node", name.clone()));
         return facts;
     };

@@ -142,12 +142,17 @@ fn a_pod_whose_address_is_kept_releases_nothing() {
 #[test]
 fn what_cannot_be_written_is_told_by_its_name() {
     let mut bench = two_nodes();
-    // The port of subnet x to router y.web has the name of pod x-y in namespace web.
+    super::external::label(&mut bench, &["n-1", "n-2"]);
+    add(&mut bench, &cluster(super::external::NETWORK, "net1"), json!({ "defaultInterface": "eth1" }));
+    for (vlan, id) in [("v-7", 7), ("v-8", 8)] {
+        add(&mut bench, &cluster(Kind::Vlan, vlan), json!({ "id": id, "provider": "net1" }));
+    }
+    add(&mut bench, &subnet("x"), json!({ "cidrBlock": "172.19.0.0/24", "vlan": "v-8" }));
+    // The port of external network x to router y.web has the name of pod x-y in namespace web.
     bench.add_pod("x-y", "n-1");
     bench.settle();
-    add(&mut bench, &vpc("y.web"), json!({}));
     let both = during(&mut bench, &pod("x-y"), |bench| {
-        add(bench, &subnet("x"), json!({ "vpc": "y.web", "cidrBlock": "10.61.0.0/24" }));
+        add(bench, &vpc("y.web"), json!({ "extraExternalSubnets": ["x"] }));
     });
     assert_eq!(names(&both), ["PodNetworkUpdateFailed"]);
     assert!(both[0].1.contains("x-y.web"), "{both:?}");
@@ -156,12 +161,11 @@ fn what_cannot_be_written_is_told_by_its_name() {
     let new = during(&mut bench, &pod("x-y"), |bench| bench.add_pod("x-y", "n-1"));
     assert_eq!(names(&new), ["CreateOVNPortFailed"]);
     assert_eq!(bench.api.annotation(&pod("x-y"), "ovn.kubernetes.io/routed"), None, "its port is a router's");
-    let healed = during(&mut bench, &pod("x-y"), |bench| bench.api.delete(&subnet("x"), 0));
+    let healed = during(&mut bench, &pod("x-y"), |bench| {
+        bench.api.edit(&vpc("y.web"), json!({ "spec": { "extraExternalSubnets": [] } }));
+    });
     assert_eq!(names(&healed), ["PodNetworkAllocated"]);
     // A router port of a subnet with the name of one in an external network.
-    super::external::label(&mut bench, &["n-1", "n-2"]);
-    add(&mut bench, &cluster(super::external::NETWORK, "net1"), json!({ "defaultInterface": "eth1" }));
-    add(&mut bench, &cluster(Kind::Vlan, "v-7"), json!({ "id": 7, "provider": "net1" }));
     add(&mut bench, &subnet("b-c"), json!({ "cidrBlock": "172.18.0.0/24", "vlan": "v-7" }));
     add(&mut bench, &vpc("a"), json!({ "extraExternalSubnets": ["b-c"] }));
     add(&mut bench, &vpc("a-b"), json!({}));

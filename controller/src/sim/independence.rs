@@ -14,9 +14,9 @@ use crate::facts::{Kind, ObjectRef};
 use crate::objects::IPTABLES_EIPS;
 
 /// Objects to be created, in any order.
-type Set = Vec<(ObjectRef, Value)>;
+pub(super) type Set = Vec<(ObjectRef, Value)>;
 
-fn node(name: &str, number: usize, fixed: bool) -> (ObjectRef, Value) {
+pub(super) fn node(name: &str, number: usize, fixed: bool) -> (ObjectRef, Value) {
     let mut annotations = json!({ "ovn.kubernetes.io/chassis": format!("chassis-{name}") });
     if fixed {
         // Its lease exists already, as after a restart.
@@ -39,11 +39,11 @@ fn node(name: &str, number: usize, fixed: bool) -> (ObjectRef, Value) {
     (ObjectRef::cluster(Kind::Node, name), body)
 }
 
-fn namespace(name: &str, labels: Value) -> (ObjectRef, Value) {
+pub(super) fn namespace(name: &str, labels: Value) -> (ObjectRef, Value) {
     (ObjectRef::cluster(Kind::Namespace, name), json!({ "metadata": { "labels": labels } }))
 }
 
-fn pod_of(namespace: &str, name: &str, node: &str, annotations: Value) -> (ObjectRef, Value) {
+pub(super) fn pod_of(namespace: &str, name: &str, node: &str, annotations: Value) -> (ObjectRef, Value) {
     let body = json!({
         "metadata": { "annotations": annotations },
         "spec": { "nodeName": node, "restartPolicy": "Always" },
@@ -52,7 +52,7 @@ fn pod_of(namespace: &str, name: &str, node: &str, annotations: Value) -> (Objec
     (ObjectRef::namespaced(Kind::Pod, namespace, name), body)
 }
 
-fn subnet(name: &str, cidr: &str, more: Value) -> (ObjectRef, Value) {
+pub(super) fn subnet(name: &str, cidr: &str, more: Value) -> (ObjectRef, Value) {
     let mut spec = json!({ "cidrBlock": cidr, "protocol": "IPv4", "provider": "ovn" });
     for (key, value) in more.as_object().unwrap() {
         spec[key] = value.clone();
@@ -166,7 +166,7 @@ fn machine(rng: &mut Rng, fixed: bool, set: &mut Set) {
 }
 
 /// Creates a set in an order, with steps between drawn from the seed, and restarts.
-fn build(seed: u64, set: &Set, order: &[usize], restarts: usize) -> Bench {
+pub(super) fn build(seed: u64, set: &Set, order: &[usize], restarts: usize) -> Bench {
     let mut bench = Bench::new(seed);
     bench.verify_every = 101;
     let mut leader = bench.start();

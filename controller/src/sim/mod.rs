@@ -13,6 +13,7 @@ mod constant;
 mod faults;
 mod handover;
 mod independence;
+mod namesakes;
 mod orders;
 mod real;
 mod restarts;

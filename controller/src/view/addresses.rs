@@ -161,6 +161,8 @@ pub enum LeaseState {
     Held(Arc<Lease>),
     /// Refused: event reason and message (names the object and the remedy).
     Refused(Arc<str>, Arc<str>),
+    /// The port has the lease of who had its name before, which has to go first, and its row with it.
+    Moving,
     /// Nothing asked for yet.
     None,
 }

@@ -157,14 +157,20 @@ impl World {
     pub(super) fn project_interfaces(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
         let pod: Name = (namespace.clone(), name.clone());
         let meta = self.stored_pod(namespace, name).map(|stored| &stored.object.meta);
-        let concerned = meta.is_some_and(super::project::names_networks);
+        let taken = self.pods_port_taken(namespace, name);
+        let concerned = taken.is_some() || meta.is_some_and(super::project::names_networks);
         if !concerned && !self.attachments.pods.contains_key(&pod) {
             return;
         }
-        let (interfaces, nads) = match meta.filter(|_| concerned) {
+        let (mut interfaces, nads) = match meta.filter(|_| concerned) {
             Some(meta) => self.interfaces_of(meta),
             None => (None, BTreeSet::new()),
         };
+        if let (Some(taken), Some(interfaces)) = (taken, &mut interfaces)
+            && std::mem::take(&mut interfaces.default)
+        {
+            interfaces.problem = Some(taken.into());
+        }
         for nad in self.attachments.of_pod.remove(&pod).unwrap_or_default() {
             if let Some(pods) = self.attachments.by_nad.get_mut(&nad) {
                 pods.remove(&pod);
@@ -278,19 +284,25 @@ impl World {
             list.map(|i| (i.port.clone(), i.provider.clone())).collect();
         for interface in old.into_iter().flat_map(|old| &old.list) {
             if !wanted.contains_key(&interface.port) {
+                let owner = Owner::Attachment(namespace.clone(), name.clone(), interface.provider.clone());
+                if self.leases.wanted.get(&interface.port) != Some(&owner) {
+                    continue;
+                }
                 self.leases.wanted.remove(&interface.port);
                 if self.ipam.lease(&interface.port).is_some() {
                     let whose = (namespace.clone(), name.clone(), interface.provider.clone());
                     self.leases.departed.insert(interface.port.clone(), whose);
                 }
                 self.leases.changed(interface.port.clone());
+                self.reconsider_name(&interface.port);
             }
         }
         for (port, provider) in wanted {
             let owner = Owner::Attachment(namespace.clone(), name.clone(), provider);
-            self.leases.wanted.insert(port.clone(), owner);
+            let before = self.leases.wanted.insert(port.clone(), owner);
             self.leases.departed.remove(&port);
             self.note_owner_of(&port, namespace, name);
+            self.takes_name(&port, before.as_ref());
             self.leases.changed(port);
         }
     }

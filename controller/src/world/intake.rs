@@ -71,7 +71,8 @@ impl World {
                 self.changed.insert(ReadKey::NamespaceSubnets(name.clone()));
             }
             Kind::Subnet => {
-                self.subnets.remove(name);
+                let old = self.subnets.remove(name);
+                self.subnet_names(old.as_deref(), None);
                 self.subnets_stale = true;
                 self.vlans.stale = true;
             }

@@ -117,7 +117,7 @@ impl Book {
             return LeaseState::Refused(refusal.reason.clone(), refusal.message.clone());
         }
         if self.moving.contains(port) {
-            return LeaseState::None;
+            return LeaseState::Moving;
         }
         ipam.lease(port).map_or(LeaseState::None, |lease| LeaseState::Held(lease.clone()))
     }
@@ -135,7 +135,10 @@ impl World {
             self.note_owner_of(&port, namespace, name);
             self.leases.wanted.insert(port.clone(), Owner::Pod(namespace.clone(), name.clone()));
             self.leases.departed.remove(&port);
-        } else if self.leases.wanted.remove(&port).is_some() && self.ipam.lease(&port).is_some() {
+        } else if matches!(self.leases.wanted.get(&port), Some(Owner::Pod(..)))
+            && self.leases.wanted.remove(&port).is_some()
+            && self.ipam.lease(&port).is_some()
+        {
             let provider = keys::DEFAULT_PROVIDER.into();
             self.leases.departed.insert(port.clone(), (namespace.clone(), name.clone(), provider));
         }
@@ -145,9 +148,11 @@ impl World {
     pub(super) fn want_node(&mut self, name: &Arc<str>) {
         let port: Arc<str> = names::node_port(name).into();
         if self.nodes.contains_key(name) {
-            self.leases.wanted.insert(port.clone(), Owner::Node(name.clone()));
+            let before = self.leases.wanted.insert(port.clone(), Owner::Node(name.clone()));
+            self.takes_name(&port, before.as_ref());
         } else {
             self.leases.wanted.remove(&port);
+            self.reconsider_name(&port);
         }
         self.leases.changed(port);
     }
@@ -313,10 +318,14 @@ impl World {
                 Ask::Demand(demand) => {
                     fits(&lease, &demand.request) && self.ipam.allocate(&demand.request).is_ok()
                 }
-                Ask::Wait => return,
+                Ask::Wait => {
+                    self.leases.waiting.insert(port.clone());
+                    return;
+                }
                 Ask::Refuse(_) => false,
             };
             if inherited {
+                self.leases.waiting.remove(port);
                 self.leases.moving.remove(port);
                 self.leases.refused.remove(port);
                 return;

@@ -170,10 +170,22 @@ impl World {
         let others = interfaces.iter().flat_map(|interfaces| &interfaces.list).map(|i| i.port.clone());
         let own: Arc<str> = names::pod_port(pod, namespace, keys::DEFAULT_PROVIDER).into();
         for port in others.chain([own]) {
-            if self.leases.wanted.remove(&port).is_some() {
-                self.leases.changed(port);
-            }
+            self.unwant_of_pods(&port);
         }
+    }
+
+    /// Pods do not want it any more; who else has a port of that name keeps it.
+    fn unwant_of_pods(&mut self, port: &Arc<str>) {
+        let owner = self.leases.wanted.get(port);
+        if matches!(owner, Some(Owner::Pod(..) | Owner::Attachment(..))) {
+            self.leases.wanted.remove(port);
+            self.leases.changed(port.clone());
+        }
+    }
+
+    /// The pods of a machine.
+    pub(super) fn pods_of_machine(&self, machine: &Name) -> Vec<Arc<str>> {
+        self.machines.pods.get(machine).into_iter().flatten().cloned().collect()
     }
 
     /// What the names of a pod's ports begin with: the machine that it runs, or itself.
@@ -287,8 +299,7 @@ impl World {
             self.machines.ports.insert(machine.clone(), now.clone())
         };
         for port in before.unwrap_or_default().difference(&now) {
-            self.leases.wanted.remove(port);
-            self.leases.changed(port.clone());
+            self.unwant_of_pods(port);
         }
         for (port, owner) in wanted {
             if let Owner::Pod(namespace, pod) | Owner::Attachment(namespace, pod, _) = &owner {

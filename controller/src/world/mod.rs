@@ -15,6 +15,7 @@ mod intake;
 mod leases;
 mod lookup;
 mod machines;
+mod namesakes;
 mod nat;
 mod networks;
 mod news;

@@ -29,6 +29,7 @@ impl World {
         if let Some(old) = &old {
             self.tell_of_gateway(old, &subnet);
         }
+        self.subnet_names(old.as_deref(), Some(&subnet));
         if old.as_ref().is_none_or(|old| old.status.activate_gateway != subnet.status.activate_gateway) {
             self.changed.insert(ReadKey::ActiveGateway(name.clone()));
         }

@@ -30,8 +30,9 @@ impl World {
             return;
         }
         if wanted {
-            self.leases.wanted.insert(port.clone(), owner);
-        } else {
+            let before = self.leases.wanted.insert(port.clone(), owner);
+            self.takes_name(&port, before.as_ref());
+        } else if is.is_some_and(|is| matches!(is, Owner::Querier(_))) {
             self.leases.wanted.remove(&port);
         }
         self.leases.changed(port);

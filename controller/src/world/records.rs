@@ -27,7 +27,9 @@ impl World {
         let elsewhere = self.ips.get(port).is_some_and(|ip| belongs_elsewhere(ip));
         let told = self.told(port);
         let held = matches!(self.leases.state(&self.ipam, port), LeaseState::Held(_));
-        let kept = elsewhere || (told && !held);
+        // It is of who had the name before, and has to go first.
+        let before = self.leases.moving.contains(port);
+        let kept = elsewhere || (told && !held && !before);
         let changed =
             if kept { self.foreign_ports.insert(port.clone()) } else { self.foreign_ports.remove(port) };
         if changed {

@@ -44,6 +44,7 @@ pub(super) fn rows(view: &dyn View, name: &Arc<str>, subnet: &SubnetView, facts:
     let port: Arc<str> = names::mcast_querier(name).into();
     let lease = match view.lease(&port) {
         LeaseState::Held(lease) if lease.subnet == *name => lease,
+        LeaseState::Moving => return Querier::default(),
         other => {
             facts.keeps.push(Keep::Row(RowKey::new(Table::LogicalSwitchPort, port)));
             let problem = match other {
