@@ -7,7 +7,6 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use daemon::exit::{Exit, OVNEXT, OVNEXT0, Place};
 use daemon::kube::{Cluster, OvnEipFacts, OwnNodeFacts, SubnetFacts};
@@ -18,21 +17,11 @@ use daemon::parts::NodeParts;
 use daemon::sys::{EthtoolSocket, Namespace};
 use ovsdb::{Operation, Uuid, Value};
 use serde_json::json;
-use support::agent::Machine;
+use support::agent::{Machine, until};
 use support::death::{killed_after, settle};
 use support::ovn::Ovn;
 use support::underlay::sh;
 use support::{Node, addresses, new_namespace, start_vswitchd, wait_view};
-
-/// Polls: the agent is another process.
-async fn eventually(machine: &Machine, what: &str, holds: impl AsyncFn() -> bool) {
-    let begin = Instant::now();
-    while !holds().await {
-        assert!(begin.elapsed() < Duration::from_secs(25), "never: {what}\n{}", machine.log());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    println!("{what}: after {:?}", begin.elapsed());
-}
 
 fn map<const N: usize>(pairs: [(&str, &str); N]) -> Value {
     Value::string_map(pairs)
@@ -197,13 +186,12 @@ async fn a_router_watches_the_node_and_a_vpc_leaves_by_it() {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let agent = machine.start_agent_with(&flags);
 
-    eventually(&machine, "the node says it is ready", async || ready(&machine) && label(&machine) == "true")
-        .await;
+    until(&machine, "the node says it is ready", async || ready(&machine) && label(&machine) == "true").await;
     let wait = |status: &str| ovn.nbctl(&["wait-until", "BFD", &session, &format!("status={status}")]);
     wait("up");
     ovn.nbctl(&["--wait=hv", "sync"]);
     let leaves = || icmp::ping(&pod, "198.51.100.7", 1) == 1;
-    eventually(&machine, "traffic leaves", async || leaves()).await;
+    until(&machine, "traffic leaves", async || leaves()).await;
     assert_eq!(icmp::ping(&pod, "198.51.100.7", 5), 5);
     let inside = Place::of(&machine.file("netns")).open(OVNEXT).unwrap();
     assert_eq!(addresses(&inside, OVNEXT0).await, [format!("{NODE_IP}/24")]);
@@ -215,7 +203,7 @@ async fn a_router_watches_the_node_and_a_vpc_leaves_by_it() {
     let agent = machine.start_agent_with(&flags);
     wait("up");
     ovn.nbctl(&["--wait=hv", "sync"]);
-    eventually(&machine, "traffic leaves again", async || leaves()).await;
+    until(&machine, "traffic leaves again", async || leaves()).await;
 
     // A graceful end is told at once.
     nix::sys::signal::kill(
@@ -231,7 +219,7 @@ async fn a_router_watches_the_node_and_a_vpc_leaves_by_it() {
     // The network's gateway is gone: this router still reaches the node, and is told.
     sh(&outside, "ip addr del 172.18.0.1/24 dev eth0");
     wait("down");
-    eventually(&machine, "the silent gateway is told", async || {
+    until(&machine, "the silent gateway is told", async || {
         machine.api.told().iter().any(|event| {
             let text = event["message"].as_str().unwrap_or_default();
             event["reason"] == "ExternalPortFailed" && text.contains("gateway 172.18.0.1")
@@ -242,18 +230,18 @@ async fn a_router_watches_the_node_and_a_vpc_leaves_by_it() {
     sh(&outside, "ip addr add 172.18.0.1/24 dev eth0; ip route add 10.70.0.0/24 via 172.18.0.10");
     wait("up");
     ovn.nbctl(&["--wait=hv", "sync"]);
-    eventually(&machine, "traffic leaves by the gateway that is back", async || leaves()).await;
+    until(&machine, "traffic leaves by the gateway that is back", async || leaves()).await;
 
     // The OvnEip goes, and all of it with it.
     machine.api.delete("ovn-eips", "", "n1");
-    eventually(&machine, "all is gone", async || {
+    until(&machine, "all is gone", async || {
         let port = machine.ovs.view().interface(OVNEXT0).is_some();
         !port && label(&machine) == "false" && !machine.file("netns").join(OVNEXT).exists()
     })
     .await;
     wait("down");
     ovn.nbctl(&["--wait=hv", "sync"]);
-    eventually(&machine, "nothing leaves", async || !leaves()).await;
+    until(&machine, "nothing leaves", async || !leaves()).await;
 }
 
 /// What is taken away comes back without waiting for the minute's verification.
@@ -267,7 +255,7 @@ async fn what_is_taken_away_comes_back() {
     let flags = [netns_flag(&machine)];
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let _agent = machine.start_agent_with(&flags);
-    eventually(&machine, "the conflict is told", async || {
+    until(&machine, "the conflict is told", async || {
         machine.api.told().iter().any(|event| {
             let text = event["message"].as_str().unwrap_or_default();
             event["reason"] == "ExternalPortFailed" && text.contains(NODE_IP)
@@ -276,7 +264,7 @@ async fn what_is_taken_away_comes_back() {
     .await;
     assert!(!ready(&machine));
     sh(&machine.gateway, &format!("ip addr del {NODE_IP}/24 dev gw"));
-    eventually(&machine, "ready once the address is free", async || ready(&machine)).await;
+    until(&machine, "ready once the address is free", async || ready(&machine)).await;
 
     let place = Place::of(&machine.file("netns"));
     let whole = async || {
@@ -287,7 +275,7 @@ async fn what_is_taken_away_comes_back() {
         let all = up && addresses(&inside, OVNEXT0).await == [format!("{NODE_IP}/24")];
         all && text.contains("default via 172.18.0.1") && text.contains(":0EC8 ") && text.ends_with("1\n")
     };
-    eventually(&machine, "whole at first", whole).await;
+    until(&machine, "whole at first", whole).await;
     let inside = || place.open(OVNEXT).unwrap();
     for (what, script) in [
         ("the address", format!("ip addr del {NODE_IP}/24 dev {OVNEXT0}")),
@@ -296,15 +284,15 @@ async fn what_is_taken_away_comes_back() {
         ("the device", format!("ip link del {OVNEXT0}")),
     ] {
         sh(&inside(), &script);
-        eventually(&machine, what, whole).await;
+        until(&machine, what, whole).await;
     }
     machine.ovs.apply(|view| Ok(plan::remove_port(view, OVNEXT0))).await.unwrap();
-    eventually(&machine, "the port", whole).await;
+    until(&machine, "the port", whole).await;
     machine.vswitchd = None;
     machine.vswitchd = Some(start_vswitchd(&machine.namespace, &machine.server));
-    eventually(&machine, "after a restart of the switch", whole).await;
+    until(&machine, "after a restart of the switch", whole).await;
     let reached = || icmp::ping(&machine.gateway, NODE_IP, 1) == 1;
-    eventually(&machine, "it answers", async || reached()).await;
+    until(&machine, "it answers", async || reached()).await;
 
     // The clean-up of a node takes it along.
     drop(_agent);
