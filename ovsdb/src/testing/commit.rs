@@ -76,6 +76,37 @@ impl Plan {
         }
         targets
     }
+
+    /// Rows that a row refers to no more, and those that it refers to now and did not before. A
+    /// set of thousands of which one element changes costs one look each in what counts them.
+    fn changes(
+        &self,
+        table: usize,
+        old: Option<&Arc<Row>>,
+        new: Option<&Arc<Row>>,
+        strong: bool,
+    ) -> (Vec<RowId>, Vec<RowId>) {
+        let sorted = |row| {
+            let mut targets = self.targets(table, row, strong);
+            targets.sort_unstable();
+            targets
+        };
+        let (old, new) = (sorted(old), sorted(new));
+        let (mut gone, mut come) = (Vec::new(), Vec::new());
+        let (mut a, mut b) = (old.iter().copied().peekable(), new.iter().copied().peekable());
+        loop {
+            match (a.peek(), b.peek()) {
+                (Some(x), Some(y)) if x == y => {
+                    a.next();
+                    b.next();
+                }
+                (Some(x), y) if y.is_none_or(|y| x < y) => gone.extend(a.next()),
+                (_, Some(_)) => come.extend(b.next()),
+                (Some(_), None) => gone.extend(a.next()),
+                (None, None) => return (gone, come),
+            }
+        }
+    }
 }
 
 type RowId = (usize, Uuid);
@@ -120,7 +151,8 @@ impl References {
         let violation = |details: String| Err(TransactError::new(TransactErrorKind::Referential, details));
         for (&(table, uuid), old) in touched {
             let new = replica.table_at(table).get(&uuid);
-            for target in plan.targets(table, new, true) {
+            let (gone, come) = plan.changes(table, old.as_ref(), new, true);
+            for target in come {
                 if replica.table_at(target.0).get(&target.1).is_none() {
                     let name = replica.table_at(table).name();
                     let to = replica.table_at(target.0).name();
@@ -131,7 +163,7 @@ impl References {
                 }
                 self.adjust(target, true);
             }
-            for target in plan.targets(table, old.as_ref(), true) {
+            for target in gone {
                 self.adjust(target, false);
             }
         }
@@ -159,8 +191,9 @@ impl References {
     /// referred to.
     fn collect(&mut self, plan: &Plan, replica: &mut Replica, touched: &mut Touched) {
         let mut suspects: Vec<RowId> = touched.keys().copied().collect();
-        for (&(table, _), old) in touched.iter() {
-            suspects.extend(plan.targets(table, old.as_ref(), true));
+        for (&(table, uuid), old) in touched.iter() {
+            let new = replica.table_at(table).get(&uuid);
+            suspects.extend(plan.changes(table, old.as_ref(), new, true).0);
         }
         while let Some((table, uuid)) = suspects.pop() {
             if plan.tables[table].is_root || self.strong.get(&(table, uuid)).is_some() {
@@ -182,11 +215,16 @@ impl References {
         replica: &mut Replica,
         touched: &mut Touched,
     ) -> Result<(), TransactError> {
-        // Rows that may hold a weak reference to a row that is not there: those
-        // written, and referrers of those deleted.
-        let mut suspects: Vec<RowId> = touched.keys().copied().collect();
-        for &(table, uuid) in touched.keys() {
-            if replica.table_at(table).get(&uuid).is_none()
+        // Rows that hold a weak reference to a row that is not there: those that are
+        // written so, and referrers of those deleted.
+        let mut suspects: Vec<RowId> = Vec::new();
+        for (&(table, uuid), old) in touched.iter() {
+            let new = replica.table_at(table).get(&uuid);
+            let come = plan.changes(table, old.as_ref(), new, false).1;
+            if come.iter().any(|target| replica.table_at(target.0).get(&target.1).is_none()) {
+                suspects.push((table, uuid));
+            }
+            if new.is_none()
                 && let Some(referrers) = self.weak.get(&(table, uuid))
             {
                 suspects.extend(referrers.keys().copied());
@@ -202,10 +240,12 @@ impl References {
             }
         }
         for (&(table, uuid), old) in touched.iter() {
-            for target in plan.targets(table, old.as_ref(), false) {
+            let new = replica.table_at(table).get(&uuid);
+            let (gone, come) = plan.changes(table, old.as_ref(), new, false);
+            for target in gone {
                 self.adjust_weak(target, (table, uuid), false);
             }
-            for target in plan.targets(table, replica.table_at(table).get(&uuid), false) {
+            for target in come {
                 self.adjust_weak(target, (table, uuid), true);
             }
         }
