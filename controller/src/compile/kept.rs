@@ -25,7 +25,7 @@ pub(super) fn compile(view: &dyn View, port: &Arc<str>) -> Facts {
             }
             return facts;
         }
-        LeaseState::Moving | LeaseState::None => return facts,
+        LeaseState::Moving | LeaseState::Pending | LeaseState::None => return facts,
     };
     if kept.row {
         let usable = view.subnet(&lease.subnet).is_some_and(|subnet| subnet.supported);

@@ -33,7 +33,9 @@ pub(super) fn compile(view: &dyn View, plural: &'static str, namespace: &Arc<str
         let (status, reason, message) = match view.lease(&nat_port(name)) {
             LeaseState::Refused(reason, message) => (true, reason, message),
             LeaseState::Held(_) => (false, RESERVED.into(), "".into()),
-            LeaseState::Moving | LeaseState::None => (false, NONE.into(), "".into()),
+            // What a condition said before stands until it is known.
+            LeaseState::Moving | LeaseState::Pending => return facts,
+            LeaseState::None => (false, NONE.into(), "".into()),
         };
         if status {
             rows::warning(&mut facts, &object, &uid, &reason, &message);

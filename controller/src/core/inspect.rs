@@ -166,7 +166,7 @@ impl Core {
             crate::view::LeaseState::Refused(reason, message) => {
                 json!({ "refused": { "reason": reason, "message": message } })
             }
-            crate::view::LeaseState::Moving | crate::view::LeaseState::None => Value::Null,
+            _ => Value::Null,
         }
     }
 

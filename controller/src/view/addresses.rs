@@ -163,6 +163,8 @@ pub enum LeaseState {
     Refused(Arc<str>, Arc<str>),
     /// The port has the lease of who had its name before, which has to go first, and its row with it.
     Moving,
+    /// Asked for, and not looked at by a leader yet: whether there is one will turn out.
+    Pending,
     /// Nothing asked for yet.
     None,
 }

@@ -119,7 +119,14 @@ impl Book {
         if self.moving.contains(port) {
             return LeaseState::Moving;
         }
-        ipam.lease(port).map_or(LeaseState::None, |lease| LeaseState::Held(lease.clone()))
+        match ipam.lease(port) {
+            Some(lease) => LeaseState::Held(lease.clone()),
+            // Of others no condition speaks, and theirs need not be compiled again.
+            None if self.ungiven.contains(port) && matches!(self.wanted.get(port), Some(Owner::Nat(_))) => {
+                LeaseState::Pending
+            }
+            None => LeaseState::None,
+        }
     }
 }
 
@@ -192,7 +199,7 @@ impl World {
             return;
         }
         if give {
-            for port in std::mem::take(&mut self.leases.ungiven) {
+            for port in self.leases.ungiven.iter().cloned().collect::<Vec<_>>() {
                 self.leases.queue(port);
             }
         }
@@ -231,6 +238,7 @@ impl World {
 
     fn settle_port(&mut self, port: &Arc<str>, give: bool, exhausted: &mut BTreeSet<Arc<str>>) {
         let before = self.leases.state(&self.ipam, port);
+        self.leases.ungiven.remove(port);
         let leftovers = self.leases.rows.contains(port) || self.ips.contains_key(port) || self.eip_row(port);
         let held = self.ipam.lease(port).cloned();
         let wanted = self.leases.wanted.get(port).cloned();
