@@ -396,8 +396,9 @@ pub fn churn(size: Size, rounds: usize) {
     more.sort_unstable();
     let usual = more[more.len() / 2] as f64 / size.pods as f64;
     assert!(usual < 3.0, "{usual:.0} B of each pod that came and went are left: {figures:?}");
-    let (before_last, last) = (figures[1], figures[rounds - 1]);
-    assert!(last.0 as f64 <= before_last.0 as f64 * 1.02, "as many pods take more and more: {figures:?}");
+    // Until then tables grow.
+    let (middle, last) = (figures[rounds / 2], figures[rounds - 1]);
+    assert!(last.0 as f64 <= middle.0 as f64 * 1.02, "as many pods take more and more: {figures:?}");
     // Tables keep their size: a tenth of what pods take.
     let kept = (last.1 - before) as f64 / size.pods as f64;
     assert!(kept < 1024.0, "{kept:.0} B of each pod stay when all are gone");
