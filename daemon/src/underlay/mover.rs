@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::journal::{Journal, Load};
+use super::journal::{Journal, Load, boot_id};
+use super::member::Wish;
 use super::run::Underlay;
 use super::{host_failed, not_yet, ovs_failed};
 use crate::netlink::{Link, Placed};
@@ -11,6 +12,8 @@ use crate::ovs::plan;
 
 /// How long ovs-vswitchd may take to make an interface, or to let go of one.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// So many times a NIC is read again that somebody is configuring while it is emptied.
+const MEANWHILE: usize = 5;
 /// Who configures a NIC is done when nothing has come for this long.
 const LULL: Duration = Duration::from_secs(2);
 /// Pause before a look at the kernel; the switch makes a link in milliseconds.
@@ -65,10 +68,10 @@ impl Underlay {
         Ok(())
     }
 
-    /// Carries a load from a NIC to its bridge, with the NIC becoming a port (`attach`) in between.
+    /// Carries a load from a NIC to its bridge, with the NIC becoming a port (`attach`) in between. The NIC has it still
+    /// ([`Self::clear`]).
     pub(super) async fn carry_over(
         &self,
-        nic: &Link,
         bridge: &Link,
         load: &Load,
         attach: impl Future<Output = Result<(), NotYet>>,
@@ -79,19 +82,42 @@ impl Underlay {
         self.place(bridge, &early, Placed::Elsewhere).await?;
         attach.await?;
         // Behind the NIC's own, which then go.
-        self.place(bridge, load, Placed::Elsewhere).await?;
-        let left = self.load(nic.index).await?;
-        self.take(nic, &left).await?;
-        // The kernel dropped what hung on the last address; nothing else is in the way now.
         self.place(bridge, load, Placed::Elsewhere).await
     }
 
-    /// Silences a NIC that has moved. Switching IPv6 off takes off what somebody has just put on, so one that is being
-    /// configured anew (`told`: this pass found something on it) is left alone until it is quiet.
-    pub(super) async fn silence(&self, nic: &Link, journal: &Journal, told: bool) -> Result<(), NotYet> {
+    /// Takes off a NIC what its bridge has. What somebody has put on it meanwhile is recorded (under `key`) and carried
+    /// first: an address that no record knows would be lost, and the last address takes routes with it.
+    pub(super) async fn clear(
+        &self,
+        key: &str,
+        (nic, bridge): (&Link, &Link),
+        wish: &Wish,
+        journal: &mut Journal,
+    ) -> Result<(), NotYet> {
+        let mut left = self.load(nic.index).await?;
+        for _ in 0..MEANWHILE {
+            if left.beyond(&journal.load).is_empty() {
+                break;
+            }
+            let settings = journal.settings.clone();
+            *journal = Journal::next(Some(journal.clone()), wish, &left, settings, &boot_id());
+            self.record(key, journal).await?;
+            self.place(bridge, &journal.load, Placed::Elsewhere).await?;
+            left = self.load(nic.index).await?;
+        }
+        // What comes from now on stays where it is until the next pass, which its event brings.
+        let unknown = left.beyond(&journal.load);
+        self.take(nic, &left.beyond(&unknown)).await?;
+        // The kernel dropped what hung on the last address; nothing else is in the way now.
+        self.place(bridge, &journal.load, Placed::Elsewhere).await
+    }
+
+    /// Silences a NIC that has moved. Switching IPv6 off takes off what somebody has just put on, and who switches it on is
+    /// about to put something on: it is left alone until it is quiet.
+    pub(super) async fn silence(&self, nic: &Link, journal: &Journal) -> Result<(), NotYet> {
         let host = &self.parts.host;
         let mut ipv6 = !journal.load.family(true).addresses.is_empty();
-        if ipv6 && journal.moved && told && journal.settings.is_ipv6_on(host, &nic.name).await {
+        if ipv6 && journal.moved && journal.settings.is_ipv6_on(host, &nic.name).await {
             tokio::time::sleep(LULL).await;
         }
         // The event of what came meanwhile brings another pass.

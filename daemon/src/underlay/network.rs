@@ -86,7 +86,6 @@ impl Underlay {
         self.check(&view, wish, &nic)?;
         let settings = Settings::of(&self.parts.host, &nic.name).await;
         let load = self.load(nic.index).await?;
-        let told = !load.is_empty();
         let mut journal = Journal::next(recorded, wish, &load, settings, &boot_id());
         self.write(&wish.network, &journal).await?;
         if wish.exchange && nic.name == wish.nic {
@@ -101,14 +100,15 @@ impl Underlay {
             let trunks = wish.trunks.iter().chain(journal.vlans.keys()).copied().collect();
             self.attach(&Wish { trunks, ..wish.clone() }, &nic).await
         };
-        self.carry_over(&nic, &bridge, &load, attach).await?;
+        self.carry_over(&bridge, &load, attach).await?;
+        self.clear(&Journal::key(&wish.network), (&nic, &bridge), wish, &mut journal).await?;
         let vlans = self.vlans(wish, &nic, &mut journal).await?;
         if !vlans.is_subset(&wish.trunks) {
             let trunks = wish.trunks.union(&vlans).copied().collect();
             self.attach(&Wish { trunks, ..wish.clone() }, &nic).await?;
         }
         if self.parts.ovs.view().is_userspace() {
-            self.silence(&nic, &journal, told).await?;
+            self.silence(&nic, &journal).await?;
         }
         self.map(wish).await?;
         self.take(&bridge, &journal.stale).await?;

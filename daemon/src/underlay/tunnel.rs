@@ -64,7 +64,6 @@ impl Underlay {
         let settings = Settings::of(&self.parts.host, &nic.name).await;
         let wish = Wish { nic: nic.name.clone(), ..Wish::default() };
         let load = self.load(nic.index).await?;
-        let told = !load.is_empty();
         let mut journal = Journal::next(recorded, &wish, &load, settings, &boot_id());
         self.record(RECORD, &journal).await?;
         let spec = BridgeSpec {
@@ -85,8 +84,9 @@ impl Underlay {
             let port = PortSpec { bridge: bridge.to_owned(), name: nic.name.clone(), ..PortSpec::default() };
             self.open(nic, &port, true).await
         };
-        self.carry_over(nic, &inner, &load, attach).await?;
-        self.silence(nic, &journal, told).await?;
+        self.carry_over(&inner, &load, attach).await?;
+        self.clear(RECORD, (nic, &inner), &wish, &mut journal).await?;
+        self.silence(nic, &journal).await?;
         self.take(&inner, &journal.stale).await?;
         if !journal.moved || !journal.stale.is_empty() {
             journal.moved = true;
