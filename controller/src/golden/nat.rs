@@ -49,13 +49,6 @@ fn address(bench: &Bench, name: &str, network: &str) -> String {
     given.unwrap_or_default().to_owned()
 }
 
-fn told(bench: &Bench, object: &ObjectRef, words: &[&str]) -> bool {
-    let mut events = bench.processes.iter().flat_map(|process| &process.events);
-    events.any(|event| {
-        event.object == *object && event.warning && words.iter().all(|word| event.message.contains(word))
-    })
-}
-
 /// Whether the controller is there before or comes after, and once more after a restart.
 #[test]
 fn an_address_of_an_iptables_eip_is_nobody_elses() {
@@ -81,7 +74,7 @@ fn an_address_of_an_iptables_eip_is_nobody_elses() {
             assert_eq!(address(&bench, &dynamic, "wan"), format!("172.20.0.{}", 4 + round), "first: {first}");
             add_pod(&mut bench, &fixed, "wan", Some("172.20.0.2"));
             assert_eq!(address(&bench, &fixed, "wan"), "");
-            assert!(told(&bench, &pod(&fixed), &["172.20.0.2", "IptablesEIP e-1"]), "{round}");
+            assert!(bench.warned(&pod(&fixed), &["172.20.0.2", "IptablesEIP e-1"]), "{round}");
             let used = &bench.api.get(&subnet("wan")).unwrap()["status"]["v4usingIPs"];
             assert_eq!(*used, json!(3 + round), "the two and the pods");
             for (name, reason) in
@@ -118,7 +111,7 @@ fn of_a_pod_and_an_iptables_eip_the_first_keeps_the_address() {
                 text.starts_with("True AcquireAddressFailed") && text.contains("a-0.web.wan.web"),
                 "{text}"
             );
-            assert!(told(&bench, &eip("e-1"), &["172.20.0.9", "a-0.web.wan.web"]));
+            assert!(bench.warned(&eip("e-1"), &["172.20.0.9", "a-0.web.wan.web"]));
             restart(&mut bench, Families::V4);
         }
         if gone {
@@ -133,7 +126,7 @@ fn of_a_pod_and_an_iptables_eip_the_first_keeps_the_address() {
         assert_eq!(status(&bench, &eip("e-1"), "Error"), "False AddressReserved ");
         let ip = if gone { "172.20.0.9" } else { "172.20.0.8" };
         add_pod(&mut bench, "b-0", "wan", Some(ip));
-        assert!(told(&bench, &pod("b-0"), &[ip, "IptablesEIP e-1"]));
+        assert!(bench.warned(&pod("b-0"), &[ip, "IptablesEIP e-1"]));
         // What it has no more is free at once.
         bench
             .api
@@ -200,6 +193,6 @@ fn what_an_iptables_eip_says_is_checked() {
     bench.api.edit(&eip("one"), json!({ "spec": both }));
     bench.settle();
     add_pod(&mut bench, "b-0", "wan", Some("fd20::9"));
-    assert!(told(&bench, &pod("b-0"), &["fd20::9", "IptablesEIP one"]));
+    assert!(bench.warned(&pod("b-0"), &["fd20::9", "IptablesEIP one"]));
     bench.verify();
 }

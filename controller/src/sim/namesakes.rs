@@ -12,14 +12,14 @@ use crate::facts::{Kind, ObjectRef};
 /// The switch that has a port of that name.
 fn switch_of(bench: &Bench, port: &str) -> Option<String> {
     let replica = bench.db.replica();
-    let rows = |table: &str| replica.table(table).unwrap().rows().cloned().collect::<Vec<_>>();
-    let text = |row: &ovsdb::Row| row.get("name").and_then(|name| name.as_str().map(str::to_owned));
-    let found = rows("Logical_Switch_Port").into_iter().find(|row| text(row).as_deref() == Some(port))?;
+    let table = |name: &str| replica.table(name).unwrap();
+    let uuid = table("Logical_Switch_Port").find_one("name", &ovsdb::Value::string(port))?.uuid;
     let has = |row: &ovsdb::Row| {
-        let ports = row.get("ports").and_then(|ports| ports.as_set()).into_iter().flatten();
-        ports.filter_map(|atom| atom.as_uuid()).any(|uuid| uuid == found.uuid)
+        let mut ports = row.get("ports").and_then(|ports| ports.as_set()).into_iter().flatten();
+        ports.any(|atom| atom.as_uuid() == Some(uuid))
     };
-    rows("Logical_Switch").iter().find(|row| has(row)).and_then(|row| text(row))
+    let switch = table("Logical_Switch").rows().find(|row| has(row))?;
+    switch.str("name").map(str::to_owned)
 }
 
 /// `set` without the last two, which are in every order: the pod, and whose name it would
@@ -31,21 +31,13 @@ fn quarrel(set: Set, switch: &str, words: &str) {
     let orders = permutations(set.len());
     let every = orders.len() / 23;
     for (seed, order) in orders.into_iter().enumerate().step_by(every) {
-        let all: Set = order.iter().map(|place| set[*place].clone()).collect();
-        let identity: Vec<usize> = (0..all.len()).collect();
-        let mut bench = build(seed as u64, &all, &identity, 2);
+        let mut bench = build(seed as u64, &set, &order, 2);
         let routed =
             |bench: &Bench| bench.api.annotation(wanting, "ovn.kubernetes.io/routed") == Some("true");
         let theirs = |bench: &Bench| switch_of(bench, &port).as_deref() == Some(switch);
         let context = format!("{port}, order {order:?}");
         assert!(theirs(&bench), "{context}: {:?}", switch_of(&bench, &port));
-        let told = bench.processes.iter().flat_map(|process| &process.events).any(|event| {
-            event.warning
-                && event.object == *wanting
-                && event.message.contains(words)
-                && event.message.contains(&port)
-        });
-        assert!(told, "{context}: the pod is told");
+        assert!(bench.warned(wanting, &[words, &port]), "{context}: the pod is told");
         // Without the other one the pod has its port, and gives it back.
         let users = || set.iter().filter(|(object, _)| object.kind == Kind::OvnEip);
         users().for_each(|(user, _)| bench.api.delete(user, 0));

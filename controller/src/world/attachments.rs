@@ -156,21 +156,15 @@ impl World {
     /// differ from before.
     pub(super) fn project_interfaces(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
         let pod: Name = (namespace.clone(), name.clone());
-        let meta = self.stored_pod(namespace, name).map(|stored| &stored.object.meta);
-        let taken = self.pods_port_taken(namespace, name);
-        let concerned = taken.is_some() || meta.is_some_and(super::project::names_networks);
+        let stored = self.stored_pod(namespace, name);
+        let concerned = stored.is_some_and(|stored| stored.view.networks);
         if !concerned && !self.attachments.pods.contains_key(&pod) {
             return;
         }
-        let (mut interfaces, nads) = match meta.filter(|_| concerned) {
-            Some(meta) => self.interfaces_of(meta),
+        let (interfaces, nads) = match stored.filter(|_| concerned) {
+            Some(stored) => self.interfaces_of(&stored.object.meta),
             None => (None, BTreeSet::new()),
         };
-        if let (Some(taken), Some(interfaces)) = (taken, &mut interfaces)
-            && std::mem::take(&mut interfaces.default)
-        {
-            interfaces.problem = Some(taken.into());
-        }
         for nad in self.attachments.of_pod.remove(&pod).unwrap_or_default() {
             if let Some(pods) = self.attachments.by_nad.get_mut(&nad) {
                 pods.remove(&pod);
@@ -200,6 +194,7 @@ impl World {
     fn interfaces_of(&self, meta: &Meta) -> (Option<Interfaces>, BTreeSet<Name>) {
         let mut interfaces = Interfaces { default: true, ..Interfaces::default() };
         let mut nads = BTreeSet::new();
+        let owner = self.base_name(&meta.namespace, &meta.name);
         let text = |key: &str| meta.annotations.get(key).map_or("", |value| value.trim());
         let mut all: Vec<(Selection, bool)> = Vec::new();
         for (key, default) in [(keys::DEFAULT_NETWORK, true), (keys::NETWORKS, false)] {
@@ -249,7 +244,6 @@ impl World {
             if interfaces.list.iter().any(|interface| *interface.provider == *provider) {
                 continue;
             }
-            let owner = self.base_name(&meta.namespace, &meta.name);
             let port = names::pod_port(&owner, &meta.namespace, &provider);
             interfaces.list.push(Interface {
                 requests: requests(meta, &provider, selection, &base),
@@ -269,6 +263,11 @@ impl World {
                     .extend(meta.annotations.keys().filter(|key| key.starts_with(&prefix)).cloned());
             }
         }
+        if interfaces.default
+            && let Some(taken) = self.port_taken(&meta.namespace, &owner)
+        {
+            (interfaces.default, interfaces.problem) = (false, Some(taken.into()));
+        }
         (Some(interfaces), nads)
     }
 
@@ -285,10 +284,9 @@ impl World {
         for interface in old.into_iter().flat_map(|old| &old.list) {
             if !wanted.contains_key(&interface.port) {
                 let owner = Owner::Attachment(namespace.clone(), name.clone(), interface.provider.clone());
-                if self.leases.wanted.get(&interface.port) != Some(&owner) {
+                if !self.leases.unwant(&interface.port, |of| *of == owner) {
                     continue;
                 }
-                self.leases.wanted.remove(&interface.port);
                 if self.ipam.lease(&interface.port).is_some() {
                     let whose = (namespace.clone(), name.clone(), interface.provider.clone());
                     self.leases.departed.insert(interface.port.clone(), whose);
@@ -299,10 +297,9 @@ impl World {
         }
         for (port, provider) in wanted {
             let owner = Owner::Attachment(namespace.clone(), name.clone(), provider);
-            let before = self.leases.wanted.insert(port.clone(), owner);
             self.leases.departed.remove(&port);
             self.note_owner_of(&port, namespace, name);
-            self.takes_name(&port, before.as_ref());
+            self.claim(&port, owner);
             self.leases.changed(port);
         }
     }

@@ -121,8 +121,7 @@ impl World {
         let port = lease_name(old);
         let name = &old.meta.name;
         let same = self.eips.objects.get(name).is_some_and(|new| lease_name(new) == port);
-        if !same && self.leases.wanted.get(&port) == Some(&Owner::Eip(name.clone())) {
-            self.leases.wanted.remove(&port);
+        if !same && self.leases.unwant(&port, |owner| *owner == Owner::Eip(name.clone())) {
             self.leases.changed(port);
         }
     }

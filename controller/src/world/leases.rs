@@ -93,6 +93,11 @@ impl Book {
         }
     }
 
+    /// Whoever is meant wants the port no more; of somebody else of its name it stays. Says whether that was so.
+    pub(super) fn unwant(&mut self, port: &str, meant: impl FnOnce(&Owner) -> bool) -> bool {
+        self.wanted.get(port).is_some_and(meant) && self.wanted.remove(port).is_some()
+    }
+
     /// Something that may help refused ports has changed.
     pub(super) fn retry_refused(&mut self) {
         for port in std::mem::take(&mut self.waiting) {
@@ -121,10 +126,7 @@ impl Book {
         }
         match ipam.lease(port) {
             Some(lease) => LeaseState::Held(lease.clone()),
-            // Of others no condition speaks, and theirs need not be compiled again.
-            None if self.ungiven.contains(port) && matches!(self.wanted.get(port), Some(Owner::Nat(_))) => {
-                LeaseState::Pending
-            }
+            None if self.ungiven.contains(port) => LeaseState::Pending,
             None => LeaseState::None,
         }
     }
@@ -142,8 +144,7 @@ impl World {
             self.note_owner_of(&port, namespace, name);
             self.leases.wanted.insert(port.clone(), Owner::Pod(namespace.clone(), name.clone()));
             self.leases.departed.remove(&port);
-        } else if matches!(self.leases.wanted.get(&port), Some(Owner::Pod(..)))
-            && self.leases.wanted.remove(&port).is_some()
+        } else if self.leases.unwant(&port, |owner| matches!(owner, Owner::Pod(..)))
             && self.ipam.lease(&port).is_some()
         {
             let provider = keys::DEFAULT_PROVIDER.into();
@@ -155,8 +156,7 @@ impl World {
     pub(super) fn want_node(&mut self, name: &Arc<str>) {
         let port: Arc<str> = names::node_port(name).into();
         if self.nodes.contains_key(name) {
-            let before = self.leases.wanted.insert(port.clone(), Owner::Node(name.clone()));
-            self.takes_name(&port, before.as_ref());
+            self.claim(&port, Owner::Node(name.clone()));
         } else {
             self.leases.wanted.remove(&port);
             self.reconsider_name(&port);

@@ -176,9 +176,7 @@ impl World {
 
     /// Pods do not want it any more; who else has a port of that name keeps it.
     fn unwant_of_pods(&mut self, port: &Arc<str>) {
-        let owner = self.leases.wanted.get(port);
-        if matches!(owner, Some(Owner::Pod(..) | Owner::Attachment(..))) {
-            self.leases.wanted.remove(port);
+        if self.leases.unwant(port, |owner| matches!(owner, Owner::Pod(..) | Owner::Attachment(..))) {
             self.leases.changed(port.clone());
         }
     }

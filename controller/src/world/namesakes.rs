@@ -28,12 +28,6 @@ impl World {
         Some(format!("its port would be called {port}, as is that of {whose}"))
     }
 
-    /// The same of a pod that is there.
-    pub(super) fn pods_port_taken(&self, namespace: &str, name: &str) -> Option<String> {
-        let view = &self.stored_pod(namespace, name)?.view;
-        self.port_taken(namespace, view.machine(&self.config).map_or(name, |machine| machine))
-    }
-
     fn nodes_namesake(&self, port: &str) -> Option<&Arc<str>> {
         let (node, _) = self.nodes.get_key_value(port.strip_prefix("node-")?)?;
         Some(node)
@@ -80,16 +74,18 @@ impl World {
         }
     }
 
-    /// An owner whose name counts more than a pod's wants a port that was a pod's.
-    pub(super) fn takes_name(&mut self, port: &Arc<str>, before: Option<&Owner>) {
-        if matches!(before, Some(Owner::Pod(..))) {
-            // Whatever its address is, it is not the new owner's.
-            if self.ipam.lease(port).is_some() {
-                self.leases.moving.insert(port.clone());
+    /// An owner whose name counts more than a pod's wants a port.
+    pub(super) fn claim(&mut self, port: &Arc<str>, owner: Owner) {
+        match self.leases.wanted.insert(port.clone(), owner) {
+            Some(Owner::Pod(..)) => {
+                // Whatever its address is, it is not the new owner's.
+                if self.ipam.lease(port).is_some() {
+                    self.leases.moving.insert(port.clone());
+                }
+                self.reconsider_name(port);
             }
-            self.reconsider_name(port);
-        } else if before.is_none() {
-            self.reconsider_name(port);
+            None => self.reconsider_name(port),
+            Some(_) => {}
         }
     }
 
@@ -109,9 +105,10 @@ impl World {
     }
 
     fn reconsider_pod(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
-        let taken = self.pods_port_taken(namespace, name).is_some();
+        let Some(stored) = self.stored_pod(namespace, name) else { return };
+        let networks = project::names_networks(&stored.object.meta)
+            || self.port_taken(namespace, &self.base_name(namespace, name)).is_some();
         let Some(stored) = self.pods.get_mut(namespace).and_then(|pods| pods.get_mut(name)) else { return };
-        let networks = project::names_networks(&stored.object.meta) || taken;
         if stored.view.networks != networks {
             Arc::make_mut(&mut stored.view).networks = networks;
             self.changed.insert(ReadKey::Pod(namespace.clone(), name.clone()));

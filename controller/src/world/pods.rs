@@ -12,8 +12,7 @@ impl World {
     pub(super) fn set_pod(&mut self, unix_s: i64, pod: Arc<Pod>) {
         let (namespace, name) = (pod.meta.namespace.clone(), pod.meta.name.clone());
         let mut view = project::pod(&pod, unix_s, self.config.keep_vm_ip);
-        let base = view.machine(&self.config).unwrap_or(&name);
-        view.networks |= self.port_taken(&namespace, base).is_some();
+        view.networks |= self.port_taken(&namespace, view.machine(&self.config).unwrap_or(&name)).is_some();
         let old = self.stored_pod(&namespace, &name).map(|s| (s.view.clone(), s.object.meta.deleting_at));
         let answers = |pod: &Pod| pod.meta.annotations.get(keys::AAPS).cloned();
         let before = self.stored_pod(&namespace, &name).and_then(|s| answers(&s.object));

@@ -30,9 +30,8 @@ impl World {
             return;
         }
         if wanted {
-            let before = self.leases.wanted.insert(port.clone(), owner);
-            self.takes_name(&port, before.as_ref());
-        } else if is.is_some_and(|is| matches!(is, Owner::Querier(_))) {
+            self.claim(&port, owner);
+        } else {
             self.leases.wanted.remove(&port);
         }
         self.leases.changed(port);

@@ -2,6 +2,7 @@
 //! references are counted, garbage is collected, weak references are pruned,
 //! uniqueness is checked (RFC 7047 §3.2, §4.1.3).
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use uuid::Uuid;
@@ -93,19 +94,23 @@ impl Plan {
         };
         let (old, new) = (sorted(old), sorted(new));
         let (mut gone, mut come) = (Vec::new(), Vec::new());
-        let (mut a, mut b) = (old.iter().copied().peekable(), new.iter().copied().peekable());
-        loop {
-            match (a.peek(), b.peek()) {
-                (Some(x), Some(y)) if x == y => {
-                    a.next();
-                    b.next();
+        let (mut a, mut b) = (old.as_slice(), new.as_slice());
+        while let ([x, rest_a @ ..], [y, rest_b @ ..]) = (a, b) {
+            match x.cmp(y) {
+                Ordering::Equal => (a, b) = (rest_a, rest_b),
+                Ordering::Less => {
+                    gone.push(*x);
+                    a = rest_a;
                 }
-                (Some(x), y) if y.is_none_or(|y| x < y) => gone.extend(a.next()),
-                (_, Some(_)) => come.extend(b.next()),
-                (Some(_), None) => gone.extend(a.next()),
-                (None, None) => return (gone, come),
+                Ordering::Greater => {
+                    come.push(*y);
+                    b = rest_b;
+                }
             }
         }
+        gone.extend(a);
+        come.extend(b);
+        (gone, come)
     }
 }
 
@@ -129,8 +134,8 @@ impl References {
         replica: &mut Replica,
         touched: &mut Touched,
     ) -> Result<(), TransactError> {
-        self.count_strong(plan, replica, touched)?;
-        self.collect(plan, replica, touched);
+        let left = self.count_strong(plan, replica, touched)?;
+        self.collect(plan, replica, touched, left);
         self.prune_weak(plan, replica, touched)?;
         for &(table, _) in touched.keys() {
             let max = plan.tables[table].max_rows;
@@ -142,12 +147,14 @@ impl References {
         self.check_unique(plan, replica, touched)
     }
 
+    /// Returns the rows that somebody refers to no more.
     fn count_strong(
         &mut self,
         plan: &Plan,
         replica: &Replica,
         touched: &Touched,
-    ) -> Result<(), TransactError> {
+    ) -> Result<Vec<RowId>, TransactError> {
+        let mut left = Vec::new();
         let violation = |details: String| Err(TransactError::new(TransactErrorKind::Referential, details));
         for (&(table, uuid), old) in touched {
             let new = replica.table_at(table).get(&uuid);
@@ -163,9 +170,10 @@ impl References {
                 }
                 self.adjust(target, true);
             }
-            for target in gone {
-                self.adjust(target, false);
+            for target in &gone {
+                self.adjust(*target, false);
             }
+            left.extend(gone);
         }
         for &(table, uuid) in touched.keys() {
             if replica.table_at(table).get(&uuid).is_none() && self.strong.get(&(table, uuid)).is_some() {
@@ -173,7 +181,7 @@ impl References {
                 return violation(format!("cannot delete {name} {uuid}: it is referred to"));
             }
         }
-        Ok(())
+        Ok(left)
     }
 
     fn adjust(&mut self, target: RowId, up: bool) {
@@ -189,12 +197,9 @@ impl References {
 
     /// Removes rows of non-root tables that nothing refers to, and what only they
     /// referred to.
-    fn collect(&mut self, plan: &Plan, replica: &mut Replica, touched: &mut Touched) {
-        let mut suspects: Vec<RowId> = touched.keys().copied().collect();
-        for (&(table, uuid), old) in touched.iter() {
-            let new = replica.table_at(table).get(&uuid);
-            suspects.extend(plan.changes(table, old.as_ref(), new, true).0);
-        }
+    fn collect(&mut self, plan: &Plan, replica: &mut Replica, touched: &mut Touched, left: Vec<RowId>) {
+        let mut suspects = left;
+        suspects.extend(touched.keys().copied());
         while let Some((table, uuid)) = suspects.pop() {
             if plan.tables[table].is_root || self.strong.get(&(table, uuid)).is_some() {
                 continue;

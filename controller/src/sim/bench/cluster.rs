@@ -68,6 +68,24 @@ impl Bench {
         self.create_pod(name, node, json!({ "annotations": annotations, "ownerReferences": owners }));
     }
 
+    /// An object was warned in an event that has all these words.
+    pub(crate) fn warned(&self, object: &ObjectRef, words: &[&str]) -> bool {
+        let mut events = self.processes.iter().flat_map(|process| &process.events);
+        events.any(|event| {
+            event.warning && event.object == *object && words.iter().all(|word| event.message.contains(word))
+        })
+    }
+
+    /// The leader dies, and a fresh one takes over, of whose writes alone is known then.
+    pub(crate) fn succeed(&mut self) -> usize {
+        self.processes.last_mut().unwrap().paused = true;
+        self.api.writes.clear();
+        let next = self.start();
+        self.elect(next);
+        self.pass(60_000);
+        next
+    }
+
     fn create_pod(&mut self, name: &str, node: &str, metadata: serde_json::Value) {
         let body = json!({
             "metadata": metadata,
