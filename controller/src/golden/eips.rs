@@ -64,6 +64,20 @@ fn ovneips_name_their_opponent() {
     assert!(status(&bench, &vpc("red"), "Ready").starts_with("True"));
 }
 
+/// A Vip that goes leaves the pod of its name what that wants.
+#[test]
+fn a_vip_that_goes_takes_nothing_from_the_pod_of_its_name() {
+    let mut bench = made();
+    let vip = cluster(Kind::Vip, "a-1");
+    bench.add_pod("a-1", "n-1");
+    bench.settle();
+    add(&mut bench, &vip, json!({ "subnet": "ovn-default", "namespace": "web", "v4ip": "10.16.7.7" }));
+    assert!(status(&bench, &vip, "Ready").starts_with("False NameInUse"));
+    bench.api.delete(&vip, 0);
+    bench.settle();
+    bench.verify();
+}
+
 /// The port of a pod comes before one of that name that an OvnEip or a Vip would have, whichever
 /// was there first; who gave way says so, and gets its own when the pod is gone.
 #[test]

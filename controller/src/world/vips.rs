@@ -122,14 +122,14 @@ impl World {
             && self.vips.ports.get(&old) == Some(name)
         {
             self.vips.ports.remove(&old);
-            self.leases.wanted.remove(&old);
+            self.leases.unwant(&old, |owner| *owner == Owner::Vip(name.clone()));
             self.leases.changed(old);
         }
         let Some(port) = port else { return };
         self.vips.ports.insert(port.clone(), name.clone());
         let deleting = self.vips.objects.get(name).is_some_and(|vip| vip.meta.deleting_at.is_some());
         if deleting || self.vips.used_by.contains_key(name) {
-            self.leases.wanted.remove(&port);
+            self.leases.unwant(&port, |owner| *owner == Owner::Vip(name.clone()));
         } else {
             self.leases.wanted.entry(port.clone()).or_insert_with(|| Owner::Vip(name.clone()));
         }
