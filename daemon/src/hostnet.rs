@@ -44,8 +44,8 @@ impl HostNet {
 
     /// Makes a pair whose near end is a port of the switch, up and with all that
     /// a port needs, before the switch hears of it: each change of a port makes
-    /// ovs-vswitchd ask the kernel about all its ports, three times, and read
-    /// all routes again. On a node with a hundred ports one costs 10 ms.
+    /// ovs-vswitchd ask the kernel about all its ports and read all routes
+    /// again. On a node with a hundred ports one costs 10 ms (docs/performance.md).
     ///
     /// So TX checksums are off from the start where the datapath needs it, and
     /// the end is promiscuous, as ovs-vswitchd would make it.
