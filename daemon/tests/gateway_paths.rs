@@ -286,7 +286,7 @@ async fn counts(backend: Backend) {
         let line = text.lines().find(|line| {
             line.starts_with(&format!("ovn_subnet_gateway_{unit}{{"))
                 && line.contains("subnet_name=\"default\"")
-                && line.contains("protocol=\"ipv4\"")
+                && line.contains("protocol=\"IPv4\"")
                 && line.contains(direction)
         });
         line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(-1)
@@ -312,7 +312,7 @@ async fn counts(backend: Backend) {
         assert_eq!(value(direction, "packets"), 3, "{}", metrics.render());
         assert_eq!(value(direction, "packet_bytes"), 3 * 84);
     }
-    assert!(metrics.render().contains("cidr=\"10.16.0.0/16\",direction=\"egress\",protocol=\"ipv4\""));
+    assert!(metrics.render().contains("cidr=\"10.16.0.0/16\",direction=\"egress\",protocol=\"IPv4\""));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
