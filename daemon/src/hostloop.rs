@@ -65,6 +65,8 @@ struct Watched {
     any: frame::Objects,
     /// Pods come and go all the time; only policy routing speaks of single ones.
     pods: watch::Receiver<Loaded<PodFacts>>,
+    /// They are not all there yet.
+    awaits_pods: bool,
 }
 
 impl Watched {
@@ -74,7 +76,7 @@ impl Watched {
             .and(cluster.subnets.subscribe())
             .and(cluster.service_cidrs.subscribe())
             .and(cluster.own_node.subscribe());
-        Self { any, pods: cluster.pods.subscribe() }
+        Self { any, pods: cluster.pods.subscribe(), awaits_pods: true }
     }
 
     fn mark_unchanged(&mut self) {
@@ -120,9 +122,12 @@ impl HostLoop {
         let mut told = BTreeSet::new();
         loop {
             objects.mark_unchanged();
+            // Without them the rules of all that run here would be leftovers.
+            objects.awaits_pods = !cluster.pods.synced();
             let ready = cluster.nodes.get().synced
                 && cluster.subnets.get().synced
-                && cluster.service_cidrs.get().synced;
+                && cluster.service_cidrs.get().synced
+                && !objects.awaits_pods;
             let inputs = if ready { self.inputs(&gateway).await } else { None };
             let due = verified.elapsed() >= VERIFY && self.is_quiet(verified);
             if let Some(inputs) = inputs
@@ -159,9 +164,10 @@ impl HostLoop {
             .filter_map(|subnet| subnet.external_egress.as_ref())
             .map(|egress| egress.table)
             .collect();
-        let by_pod = last.as_ref().is_some_and(|inputs| {
+        let of_pods = |inputs: &Inputs| {
             inputs.subnets.iter().any(|subnet| subnet.distributed && subnet.external_egress.is_some())
-        });
+        };
+        let by_pod = objects.awaits_pods || last.as_ref().is_some_and(of_pods);
         let known = last.as_ref().map(|inputs| inputs.other_node_addresses.clone());
         let is_news = |view: &crate::ovs::View| {
             known.as_ref().is_some_and(|known| !view.tunnel_peers().is_subset(known))
@@ -192,11 +198,9 @@ impl HostLoop {
         }
         tokio::time::sleep(gather).await;
         // What came meanwhile is covered by the pass that follows.
-        while let Ok(change) = self.changes.try_recv() {
-            let link = last.as_ref().and_then(|inputs| inputs.join.as_ref()).map(|join| join.link);
-            if concerns(&change, link, &tables) {
-                *last = None;
-            }
+        let link = last.as_ref().and_then(|inputs| inputs.join.as_ref()).map(|join| join.link);
+        if drain(&mut self.changes, |change| concerns(change, link, &tables)) {
+            *last = None;
         }
         true
     }
@@ -354,6 +358,19 @@ fn selects_gateways(subnet: &SubnetFacts) -> bool {
         && !subnet.gateway_node_selectors.is_empty()
 }
 
+/// Takes all changes that wait; whether any of them concerns us, or some were lost.
+fn drain(changes: &mut broadcast::Receiver<Change>, concerns: impl Fn(&Change) -> bool) -> bool {
+    use broadcast::error::TryRecvError;
+    let mut found = false;
+    loop {
+        match changes.try_recv() {
+            Ok(change) => found |= concerns(&change),
+            Err(TryRecvError::Lagged(_)) => found = true,
+            Err(TryRecvError::Empty | TryRecvError::Closed) => return found,
+        }
+    }
+}
+
 /// Whether a change of the host's network concerns routes to pods, or `tables` of external egress gateways.
 fn concerns(change: &Change, ovn0: Option<u32>, tables: &BTreeSet<u32>) -> bool {
     match change {
@@ -381,5 +398,28 @@ impl Plugger {
             return Duration::ZERO;
         }
         self.last_call.lock().unwrap_or_else(std::sync::PoisonError::into_inner).elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_that_were_lost_concern_us() {
+        let (sender, mut changes) = broadcast::channel(2);
+        let ours = |change: &Change| concerns(change, Some(7), &BTreeSet::new());
+        assert!(!drain(&mut changes, ours));
+        sender.send(Change::Traffic).unwrap();
+        assert!(!drain(&mut changes, ours));
+        for change in [Change::Traffic, Change::Filter] {
+            sender.send(change).unwrap();
+        }
+        assert!(drain(&mut changes, ours));
+        for _ in 0..3 {
+            sender.send(Change::Traffic).unwrap();
+        }
+        assert!(drain(&mut changes, ours), "one of three was lost");
+        assert!(!drain(&mut changes, ours));
     }
 }
