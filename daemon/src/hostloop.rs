@@ -17,11 +17,11 @@ use crate::changes::Changes;
 use crate::firewall::Tools;
 use crate::flags::Flags;
 use crate::frame;
-use crate::gateway::{Clamp, Config, Counters, Gateway, Inputs, JoinInput, Objects};
+use crate::gateway::{Clamp, Config, Counters, Gateway, Inputs, JoinInput, Objects, prefixes, stays};
 use crate::heal;
 use crate::install::{enable_forwarding, loosen_reverse_path};
 use crate::kube::{Cluster, EventType, Loaded, NodeFacts, ObjectRef, PodFacts, SubnetFacts};
-use crate::netlink::{ALL_LINKS, Change, MAIN_TABLE};
+use crate::netlink::{ALL_LINKS, Change, MAIN_TABLE, Route};
 use crate::node::{Join, NodeStatus, OVN0};
 use crate::plug::Plugger;
 use crate::sys::SysctlOutcome;
@@ -57,6 +57,8 @@ pub struct HostLoop {
     pub status: watch::Receiver<NodeStatus>,
     /// Counters to follow once their chains exist.
     pub counters: Arc<Counters>,
+    /// UIDs of the Subnets that were found in the default VPC last; empty at the start.
+    pub at_home: BTreeSet<String>,
 }
 
 /// The objects that the inputs are made of.
@@ -216,7 +218,9 @@ impl HostLoop {
         let node = nodes.objects.get(self.plugger.node.as_str())?;
         let labels = self.labels(subnets.objects.values().any(|subnet| selects_gateways(subnet)))?;
         let pods = cluster.pods.get();
-        Some(Inputs::gather(Objects {
+        let join = self.join(node).await;
+        let staying = self.staying(&subnets, join.as_ref()).await?;
+        let inputs = Inputs::gather(Objects {
             subnets: subnets.objects.values().map(|subnet| &**subnet).collect(),
             node,
             nodes: nodes.objects.values().map(|node| &**node).collect(),
@@ -224,13 +228,48 @@ impl HostLoop {
             service_cluster_ip_range: &self.flags.service_cluster_ip_range,
             cluster_router: &self.flags.cluster_router,
             node_switch: &self.flags.node_switch,
-            join: self.join(node).await,
+            join,
             tunnel_peers: self.plugger.ovs.view().tunnel_peers(),
             proxy_sets: gateway.proxy_sets().clone(),
             pods: pods.objects.values().map(|pod| &**pod).collect(),
             node_labels: labels,
+            staying,
             config: self.config(),
-        }))
+        });
+        self.at_home = inputs.subnets.iter().map(|subnet| subnet.uid.clone()).collect();
+        Some(inputs)
+    }
+
+    /// Subnets that name another VPC and are in the default one still; `None` if the routes can't be read.
+    async fn staying(
+        &self,
+        subnets: &Loaded<SubnetFacts>,
+        join: Option<&JoinInput>,
+    ) -> Option<BTreeSet<String>> {
+        let elsewhere = |subnet: &&SubnetFacts| !subnet.in_default_vpc(&self.flags.cluster_router);
+        let subnets = subnets.objects.values().map(|subnet| &**subnet).filter(elsewhere);
+        let mut staying = BTreeSet::new();
+        let mut routes = None;
+        for subnet in subnets {
+            let was_here = self.at_home.contains(&subnet.uid);
+            let mut routed = false;
+            // Asked only where it makes a difference, which is rare.
+            if !was_here && stays(subnet, false, true) {
+                if routes.is_none() {
+                    routes = Some(self.plugger.host.netlink.routes().await.ok()?);
+                }
+                let over_ovn0 = |route: &&Route| {
+                    join.is_some_and(|join| route.link == Some(join.link)) && route.table == MAIN_TABLE
+                };
+                let cidrs = prefixes(&subnet.cidr_block);
+                let mut there = routes.iter().flatten().filter(over_ovn0);
+                routed = there.any(|route| cidrs.contains(&route.destination));
+            }
+            if stays(subnet, was_here, routed) {
+                staying.insert(subnet.uid.clone());
+            }
+        }
+        Some(staying)
     }
 
     fn config(&self) -> Config {

@@ -40,8 +40,23 @@ pub struct Objects<'a> {
     pub pods: Vec<&'a PodFacts>,
     /// This node's labels, where a Subnet selects its gateways by labels.
     pub node_labels: BTreeMap<String, String>,
+    /// UIDs of Subnets that [stay](stays) in the default VPC.
+    pub staying: BTreeSet<String>,
     /// Settings.
     pub config: Config,
+}
+
+impl Objects<'_> {
+    fn serves(&self, subnet: &SubnetFacts) -> bool {
+        subnet.in_default_vpc(self.cluster_router) || self.staying.contains(&subnet.uid)
+    }
+}
+
+/// Whether a Subnet that names another VPC is in the default one still: there it is left while addresses of it are in use
+/// (D110), and says so by being not validated. `was_here`: this agent has known it there, so that it need not be judged
+/// yet. `routed`: an earlier agent has, and this node has the route to it.
+pub(crate) fn stays(subnet: &SubnetFacts, was_here: bool, routed: bool) -> bool {
+    subnet.in_use && (was_here || (routed && !subnet.validated))
 }
 
 impl Inputs {
@@ -51,9 +66,7 @@ impl Inputs {
             .subnets
             .iter()
             // Subnets of other plugins, whose addresses we only manage, have no router of ours.
-            .filter(|subnet| {
-                subnet.in_default_vpc(objects.cluster_router) && is_ovn_provider(&subnet.provider)
-            })
+            .filter(|subnet| objects.serves(subnet) && is_ovn_provider(&subnet.provider))
             .map(|subnet| subnet_input(subnet, &objects))
             .collect();
         let ready: BTreeSet<_> = objects
@@ -257,6 +270,7 @@ mod tests {
             proxy_sets: BTreeSet::new(),
             pods: Vec::new(),
             node_labels: BTreeMap::new(),
+            staying: BTreeSet::new(),
             config: Config::default(),
         };
         let inputs = Inputs::gather(objects(vec![&not_ready]));
@@ -300,8 +314,19 @@ mod tests {
             proxy_sets: BTreeSet::new(),
             pods: pods.iter().collect(),
             node_labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            staying: BTreeSet::new(),
             config: Config::default(),
         })
+    }
+
+    #[test]
+    fn a_subnet_stays_where_it_is_used() {
+        let moved = |in_use, validated| SubnetFacts { in_use, validated, ..SubnetFacts::default() };
+        assert!(stays(&moved(true, true), true, true), "the controller has yet to say so");
+        assert!(stays(&moved(true, false), false, true), "the agent has restarted");
+        assert!(!stays(&moved(true, true), false, true), "the route is a leftover");
+        assert!(!stays(&moved(true, false), false, false), "it was never here");
+        assert!(!stays(&moved(false, false), true, true), "nobody uses it");
     }
 
     #[test]
