@@ -17,11 +17,11 @@ use crate::changes::Changes;
 use crate::firewall::Tools;
 use crate::flags::Flags;
 use crate::frame;
-use crate::gateway::{Clamp, Config, Counters, Gateway, Inputs, JoinInput, Objects};
+use crate::gateway::{Clamp, Config, Counters, Gateway, Inputs, JoinInput, Objects, prefixes, stays};
 use crate::heal;
 use crate::install::{enable_forwarding, loosen_reverse_path};
 use crate::kube::{Cluster, EventType, Loaded, NodeFacts, ObjectRef, PodFacts, SubnetFacts};
-use crate::netlink::{ALL_LINKS, Change, MAIN_TABLE};
+use crate::netlink::{ALL_LINKS, Change, MAIN_TABLE, Route};
 use crate::node::{Join, NodeStatus, OVN0};
 use crate::plug::Plugger;
 use crate::sys::SysctlOutcome;
@@ -57,6 +57,8 @@ pub struct HostLoop {
     pub status: watch::Receiver<NodeStatus>,
     /// Counters to follow once their chains exist.
     pub counters: Arc<Counters>,
+    /// UIDs of the Subnets that were found in the default VPC last; empty at the start.
+    pub at_home: BTreeSet<String>,
 }
 
 /// The objects that the inputs are made of.
@@ -65,6 +67,8 @@ struct Watched {
     any: frame::Objects,
     /// Pods come and go all the time; only policy routing speaks of single ones.
     pods: watch::Receiver<Loaded<PodFacts>>,
+    /// They are not all there yet.
+    awaits_pods: bool,
 }
 
 impl Watched {
@@ -74,7 +78,7 @@ impl Watched {
             .and(cluster.subnets.subscribe())
             .and(cluster.service_cidrs.subscribe())
             .and(cluster.own_node.subscribe());
-        Self { any, pods: cluster.pods.subscribe() }
+        Self { any, pods: cluster.pods.subscribe(), awaits_pods: true }
     }
 
     fn mark_unchanged(&mut self) {
@@ -120,9 +124,12 @@ impl HostLoop {
         let mut told = BTreeSet::new();
         loop {
             objects.mark_unchanged();
+            // Without them the rules of all that run here would be leftovers.
+            objects.awaits_pods = !cluster.pods.synced();
             let ready = cluster.nodes.get().synced
                 && cluster.subnets.get().synced
-                && cluster.service_cidrs.get().synced;
+                && cluster.service_cidrs.get().synced
+                && !objects.awaits_pods;
             let inputs = if ready { self.inputs(&gateway).await } else { None };
             let due = verified.elapsed() >= VERIFY && self.is_quiet(verified);
             if let Some(inputs) = inputs
@@ -159,9 +166,10 @@ impl HostLoop {
             .filter_map(|subnet| subnet.external_egress.as_ref())
             .map(|egress| egress.table)
             .collect();
-        let by_pod = last.as_ref().is_some_and(|inputs| {
+        let of_pods = |inputs: &Inputs| {
             inputs.subnets.iter().any(|subnet| subnet.distributed && subnet.external_egress.is_some())
-        });
+        };
+        let by_pod = objects.awaits_pods || last.as_ref().is_some_and(of_pods);
         let known = last.as_ref().map(|inputs| inputs.other_node_addresses.clone());
         let is_news = |view: &crate::ovs::View| {
             known.as_ref().is_some_and(|known| !view.tunnel_peers().is_subset(known))
@@ -192,11 +200,9 @@ impl HostLoop {
         }
         tokio::time::sleep(gather).await;
         // What came meanwhile is covered by the pass that follows.
-        while let Ok(change) = self.changes.try_recv() {
-            let link = last.as_ref().and_then(|inputs| inputs.join.as_ref()).map(|join| join.link);
-            if concerns(&change, link, &tables) {
-                *last = None;
-            }
+        let link = last.as_ref().and_then(|inputs| inputs.join.as_ref()).map(|join| join.link);
+        if drain(&mut self.changes, |change| concerns(change, link, &tables)) {
+            *last = None;
         }
         true
     }
@@ -212,7 +218,9 @@ impl HostLoop {
         let node = nodes.objects.get(self.plugger.node.as_str())?;
         let labels = self.labels(subnets.objects.values().any(|subnet| selects_gateways(subnet)))?;
         let pods = cluster.pods.get();
-        Some(Inputs::gather(Objects {
+        let join = self.join(node).await;
+        let staying = self.staying(&subnets, join.as_ref()).await?;
+        let inputs = Inputs::gather(Objects {
             subnets: subnets.objects.values().map(|subnet| &**subnet).collect(),
             node,
             nodes: nodes.objects.values().map(|node| &**node).collect(),
@@ -220,13 +228,48 @@ impl HostLoop {
             service_cluster_ip_range: &self.flags.service_cluster_ip_range,
             cluster_router: &self.flags.cluster_router,
             node_switch: &self.flags.node_switch,
-            join: self.join(node).await,
+            join,
             tunnel_peers: self.plugger.ovs.view().tunnel_peers(),
             proxy_sets: gateway.proxy_sets().clone(),
             pods: pods.objects.values().map(|pod| &**pod).collect(),
             node_labels: labels,
+            staying,
             config: self.config(),
-        }))
+        });
+        self.at_home = inputs.subnets.iter().map(|subnet| subnet.uid.clone()).collect();
+        Some(inputs)
+    }
+
+    /// Subnets that name another VPC and are in the default one still; `None` if the routes can't be read.
+    async fn staying(
+        &self,
+        subnets: &Loaded<SubnetFacts>,
+        join: Option<&JoinInput>,
+    ) -> Option<BTreeSet<String>> {
+        let elsewhere = |subnet: &&SubnetFacts| !subnet.in_default_vpc(&self.flags.cluster_router);
+        let subnets = subnets.objects.values().map(|subnet| &**subnet).filter(elsewhere);
+        let mut staying = BTreeSet::new();
+        let mut routes = None;
+        for subnet in subnets {
+            let was_here = self.at_home.contains(&subnet.uid);
+            let mut routed = false;
+            // Asked only where it makes a difference, which is rare.
+            if !was_here && stays(subnet, false, true) {
+                if routes.is_none() {
+                    routes = Some(self.plugger.host.netlink.routes().await.ok()?);
+                }
+                let over_ovn0 = |route: &&Route| {
+                    join.is_some_and(|join| route.link == Some(join.link)) && route.table == MAIN_TABLE
+                };
+                let cidrs = prefixes(&subnet.cidr_block);
+                let mut there = routes.iter().flatten().filter(over_ovn0);
+                routed = there.any(|route| cidrs.contains(&route.destination));
+            }
+            if stays(subnet, was_here, routed) {
+                staying.insert(subnet.uid.clone());
+            }
+        }
+        Some(staying)
     }
 
     fn config(&self) -> Config {
@@ -354,6 +397,19 @@ fn selects_gateways(subnet: &SubnetFacts) -> bool {
         && !subnet.gateway_node_selectors.is_empty()
 }
 
+/// Takes all changes that wait; whether any of them concerns us, or some were lost.
+fn drain(changes: &mut broadcast::Receiver<Change>, concerns: impl Fn(&Change) -> bool) -> bool {
+    use broadcast::error::TryRecvError;
+    let mut found = false;
+    loop {
+        match changes.try_recv() {
+            Ok(change) => found |= concerns(&change),
+            Err(TryRecvError::Lagged(_)) => found = true,
+            Err(TryRecvError::Empty | TryRecvError::Closed) => return found,
+        }
+    }
+}
+
 /// Whether a change of the host's network concerns routes to pods, or `tables` of external egress gateways.
 fn concerns(change: &Change, ovn0: Option<u32>, tables: &BTreeSet<u32>) -> bool {
     match change {
@@ -381,5 +437,28 @@ impl Plugger {
             return Duration::ZERO;
         }
         self.last_call.lock().unwrap_or_else(std::sync::PoisonError::into_inner).elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_that_were_lost_concern_us() {
+        let (sender, mut changes) = broadcast::channel(2);
+        let ours = |change: &Change| concerns(change, Some(7), &BTreeSet::new());
+        assert!(!drain(&mut changes, ours));
+        sender.send(Change::Traffic).unwrap();
+        assert!(!drain(&mut changes, ours));
+        for change in [Change::Traffic, Change::Filter] {
+            sender.send(change).unwrap();
+        }
+        assert!(drain(&mut changes, ours));
+        for _ in 0..3 {
+            sender.send(Change::Traffic).unwrap();
+        }
+        assert!(drain(&mut changes, ours), "one of three was lost");
+        assert!(!drain(&mut changes, ours));
     }
 }

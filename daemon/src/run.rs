@@ -216,6 +216,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         feed: feed.clone(),
         status: readiness.node.clone(),
         counters,
+        at_home: std::collections::BTreeSet::new(),
     };
     tasks.spawn(host_loop.run(cancel.clone()));
     tasks.spawn(portloop::keep_ports(plugger.clone(), flags.clone(), changes.subscribe(), cancel.clone()));

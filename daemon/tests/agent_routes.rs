@@ -24,7 +24,7 @@ fn subnet(name: &str, cidr: &str, fields: &serde_json::Value) -> serde_json::Val
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k_111_routes_follow_every_kind_of_subnet_and_the_nodes_gateway() {
     let machine = Machine::boot().await;
-    let _agent = machine.start_agent();
+    let agent = machine.start_agent();
     machine.wait_ready().await;
     for (name, cidr, fields) in [
         ("central", "10.20.0.0/16", json!({"gatewayType": "centralized", "gatewayNode": "n2"})),
@@ -76,10 +76,37 @@ async fn k_111_routes_follow_every_kind_of_subnet_and_the_nodes_gateway() {
     machine.api.delete("subnets", "", "second");
     let wanted = via("100.64.0.1", &[16, 20, 24, 25]);
     until(&machine, "one route less", async || routes().await == wanted).await;
+    // What is not good any more serves on, and so does what names another VPC while it is used (D110).
+    let invalid = json!({"status": {"conditions": [{"type": "Validated", "status": "False"}]}});
+    machine.api.edit("subnets", "", "central", &invalid);
+    let edit = |name: &str, fields: serde_json::Value| machine.api.edit("subnets", "", name, &fields);
+    edit("logical", json!({"status": {"v4usingIPs": 2}}));
+    edit("logical", json!({"spec": {"vpc": "tenant"}}));
+    edit("logical", invalid.clone());
+    edit("central", invalid);
+    // The next pass is known by what it does.
+    edit("connected", json!({"spec": {"u2oInterconnection": false}}));
+    let wanted = via("100.64.0.1", &[16, 20, 25]);
+    until(&machine, "one route less again", async || routes().await == wanted).await;
+    assert!(sets().contains("10.25.0.0/16") && sets().contains("10.20.0.0/16"));
+    // A new agent goes by what it finds.
+    drop(agent);
+    let agent = machine.start_agent();
+    machine.wait_ready().await;
+    assert_eq!(routes().await, wanted);
+    assert!(sets().contains("10.25.0.0/16"));
+    // The last address is free: the Subnet moves.
+    edit(
+        "logical",
+        json!({"status": {"v4usingIPs": 0, "conditions": [{"type": "Validated", "status": "True"}]}}),
+    );
+    let wanted = via("100.64.0.1", &[16, 20]);
+    until(&machine, "the move", async || routes().await == wanted && !sets().contains("10.25.0.0/16")).await;
     // The join subnet's gateway moves: every route follows.
     let mut node = machine.api.get("nodes", "", "n1").unwrap();
     node["metadata"]["annotations"][crds::keys::GATEWAY] = json!("100.64.0.254,fd00:100::fe");
     machine.api.put("nodes", node);
-    let wanted = via("100.64.0.254", &[16, 20, 24, 25]);
+    let wanted = via("100.64.0.254", &[16, 20]);
     until(&machine, "the new gateway", async || routes().await == wanted).await;
+    drop(agent);
 }

@@ -5,7 +5,8 @@
 mod support;
 
 use daemon::kube::PodFacts;
-use daemon::netlink::Netlink;
+use daemon::netlink::{Change, Monitor, Netlink};
+use futures::FutureExt;
 use serde_json::json;
 use support::agent::{Machine, until};
 use support::{new_namespace, request, routed_pod, wait_view};
@@ -67,7 +68,7 @@ async fn k_113_k_114_annotations_limit_a_running_pod_and_bad_ones_are_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k_130_external_egress_follows_the_subnet_and_its_pods() {
     let machine = Machine::boot().await;
-    let _agent = machine.start_agent();
+    let agent = machine.start_agent();
     machine.wait_ready().await;
     let mut subnet = machine.api.get("subnets", "", "ovn-default").unwrap();
     subnet["spec"]["natOutgoing"] = json!(false);
@@ -96,6 +97,33 @@ async fn k_130_external_egress_follows_the_subnet_and_its_pods() {
         machine.host.netlink.delete_rule(rule).await.unwrap();
     }
     until(&machine, "the rule again", async || rules().await == ["10.16.0.11/32 1000"]).await;
+    // One that is being deleted sends as long as its grace lasts.
+    let deletion = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    machine.api.edit("pods", "web", "pod-1", &deletion);
+    // The next pass is known by what it does.
+    let (other, elsewhere) = (routed_pod(2), new_namespace());
+    machine.route_pod(&other);
+    machine.add(&request(&other, &elsewhere, 1)).await;
+    assert_eq!(rules().await.len(), 2);
+    machine.del(&request(&other, &elsewhere, 1)).await;
+    machine.api.delete("pods", "web", "pod-2");
+    until(&machine, "the other rule's end", async || rules().await.len() < 2).await;
+    assert_eq!(rules().await, ["10.16.0.11/32 1000"]);
+    // A new agent that does not know its pods yet takes nothing away.
+    drop(agent);
+    machine.api.hold("pods", true);
+    let asked = machine.api.queries("pods").len();
+    let runtime = tokio::runtime::Handle::current();
+    let mut monitor = machine.namespace.run(move || Monitor::open_on(&runtime).unwrap()).unwrap();
+    let _agent = machine.start_agent();
+    until(&machine, "questions for pods", async || machine.api.queries("pods").len() > asked + 2).await;
+    assert_eq!(rules().await, ["10.16.0.11/32 1000"]);
+    machine.api.hold("pods", false);
+    machine.wait_ready().await;
+    assert_eq!(rules().await, ["10.16.0.11/32 1000"]);
+    while let Some(Some(change)) = monitor.next().now_or_never() {
+        assert!(!matches!(change, Change::Rule | Change::Lost), "the rule was taken away and came back");
+    }
     // Forwarding, turned off behind the agent's back, comes with the next pass.
     machine.namespace.run(|| daemon::sys::write_sysctl("net/ipv4/ip_forward", "0").unwrap()).unwrap();
     machine.del(&request(&pod, &namespace, 1)).await;

@@ -4,11 +4,11 @@
 mod wires;
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
-use daemon::firewall::Backend;
-use daemon::gateway::{Gateway, JoinInput};
+use daemon::firewall::{Backend, Tools};
+use daemon::gateway::{Gateway, JoinInput, SubnetInput};
 use daemon::netlink::Netlink;
 use wires::{Ns, Wires, inputs, may_run};
 
@@ -20,14 +20,22 @@ fn occupy(ns: &Ns, backend: Backend) {
         Some(
             "create OTHER hash:ip family inet\nadd OTHER 192.0.2.1\n\
         create ovn40subnets hash:net family inet maxelem 1048576\nadd ovn40subnets 10.99.0.0/16\n\
+        create ovn40services hash:net family inet maxelem 1048576\n\
         create ovn4tsubnets hash:net family inet maxelem 1048576\n",
         ),
     );
     for prefix in ["iptables", "ip6tables"] {
         let old = if prefix == "iptables" {
-            "-A INPUT -m set --match-set ovn40subnets src -j ACCEPT\n"
+            let refusal = "-m mark ! --mark 0x4000/0x4000 -m set --match-set ovn40services dst -m conntrack \
+                --ctstate NEW -j REJECT --reject-with icmp-port-unreachable";
+            format!(
+                "-A INPUT -m set --match-set ovn40subnets src -j ACCEPT\n\
+                 -A INPUT -p tcp {refusal}\n-A OUTPUT -p tcp {refusal}\n-A OUTPUT {refusal}\n\
+                 -A FORWARD -s 10.99.0.0/16 -m comment --comment \"ovn-subnet-gateway,gone\"\n\
+                 -A FORWARD -d 10.99.0.0/16 -m comment --comment \"ovn-subnet-gateway,gone\"\n"
+            )
         } else {
-            ""
+            String::new()
         };
         let batch = format!(
             "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-POSTROUTING - [0:0]\n:CILIUM_PRE_nat - [0:0]\n\
@@ -51,7 +59,9 @@ fn foreign(ns: &Ns, backend: Backend) -> Vec<String> {
     ["iptables", "ip6tables"]
         .iter()
         .flat_map(|prefix| ns.rules(&format!("{prefix}-{}", backend.as_str())))
-        .filter(|line| !line.contains("OVN-") && !line.contains("ovn40") && !line.contains("ovn60"))
+        .filter(|line| {
+            !["OVN-", "ovn40", "ovn60", "ovn-subnet-gateway"].iter().any(|ours| line.contains(ours))
+        })
         // A table that we are the first to use shows its built-in chains.
         .filter(|line| !line.starts_with('*') && !line.starts_with(':') && line != "COMMIT")
         .collect()
@@ -74,6 +84,9 @@ async fn lives_beside_others(backend: Backend) {
     assert!(set.contains("10.16.0.0/16") && !set.contains("10.99.0.0/16"), "{set}");
 
     let settled = ns.rules(&format!("iptables-{}", backend.as_str()));
+    assert!(!settled.iter().any(|line| line.contains("subnet-gateway,gone")), "{settled:?}");
+    let in_chains = |line: &&String| line.contains("ovn40") && !line.starts_with("-A OVN-");
+    assert_eq!(settled.iter().find(in_chains), None);
     let second = gateway.reconcile(&inputs()).await.unwrap();
     assert!(second.changes.is_empty() && second.problems.is_empty(), "{second:?}");
 
@@ -163,6 +176,24 @@ async fn u_62_lives_beside_others_legacy() {
     }
 }
 
+/// Sets that a rule names can't be destroyed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_124_what_kube_ovn_left_is_taken_away_without_a_pass() {
+    if !may_run() {
+        return;
+    }
+    for backend in [Backend::Nft, Backend::Legacy] {
+        let ns = Ns::new("left");
+        occupy(&ns, backend);
+        let before = foreign(&ns, backend);
+        let mut gateway = Gateway::with_backend(ns.tools(), None, backend);
+        assert!(!gateway.is_clean().await.unwrap());
+        gateway.remove().await.unwrap();
+        assert!(gateway.is_clean().await.unwrap());
+        assert_eq!(foreign(&ns, backend), before);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rules_in_the_other_kind_of_iptables_are_taken_out() {
     if !may_run() {
@@ -176,6 +207,47 @@ async fn rules_in_the_other_kind_of_iptables_are_taken_out() {
     assert_eq!(new.problems, Vec::<String>::new());
     assert!(!ns.rules("iptables-legacy").iter().any(|line| line.contains("OVN-")));
     assert!(ns.rules("iptables-nft").iter().any(|line| line.contains("-j OVN-MASQUERADE")));
+}
+
+/// The agent's programs with one that refuses input of a pattern.
+fn refusing(ns: &Ns, folder: &std::path::Path, program: &str, pattern: &str) -> Tools {
+    let script = folder.join(program);
+    let text = format!(
+        "test \"$1\" = {program} || exec ip netns exec {} \"$@\"\n\
+         input=$(cat)\ncase \"$input\" in {pattern}) echo refused >&2; exit 1;; esac\n\
+         printf '%s\\n' \"$input\" | ip netns exec {} \"$@\"\n",
+        ns.0, ns.0
+    );
+    std::fs::write(&script, text).unwrap();
+    Tools::behind(["sh".to_owned(), script.display().to_string()])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_fails_is_told_and_the_rest_is_done() {
+    if !may_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for backend in [Backend::Nft, Backend::Legacy] {
+        let ns = Ns::new("fails");
+        let kind = backend.as_str();
+        let ours = |family: &str, table: &str| {
+            let saved = ns.exec(&format!("{family}-{kind}-save"), &["-t", table], None);
+            saved.contains("-j OVN-")
+        };
+        let tools = refusing(&ns, folder.path(), &format!("ip6tables-{kind}-save"), "*");
+        let mut gateway = Gateway::with_backend(tools, None, backend);
+        let report = gateway.reconcile(&inputs()).await.unwrap();
+        assert!(report.retry && report.problems.len() == 1, "{report:?}");
+        assert!(report.problems[0].contains("ip6tables"), "{report:?}");
+        assert!(ours("iptables", "nat") && !ours("ip6tables", "nat"));
+
+        let tools = refusing(&ns, folder.path(), &format!("ip6tables-{kind}-restore"), "*'*mangle'*");
+        let mut gateway = Gateway::with_backend(tools, None, backend);
+        let report = gateway.reconcile(&inputs()).await.unwrap();
+        assert!(report.retry && report.problems.len() == 1, "{report:?}");
+        assert!(ours("ip6tables", "nat") && ours("ip6tables", "filter") && !ours("ip6tables", "mangle"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -229,19 +301,45 @@ async fn refuses_and_translates(backend: Backend) {
     // A pod that claims another source gets no further: what counts is where its packets come from.
     wires.pod.ip("addr add 203.0.113.7/32 dev eth0");
     wires.node.ip("route add 203.0.113.7/32 dev ovn0");
-    let claimed = |ip: &'static str, port: u16| {
-        let from = wires.pod.handle().run(move || {
-            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-            socket.bind(&SocketAddr::new("203.0.113.7".parse().unwrap(), 0).into()).unwrap();
+    let with_source = |ns: &Ns, source: &'static str, ip: &'static str, port: u16| {
+        let from = ns.handle().run(move || {
             let target = SocketAddr::new(ip.parse().unwrap(), port);
+            let domain = socket2::Domain::for_address(target);
+            let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).unwrap();
+            socket.bind(&SocketAddr::new(source.parse().unwrap(), 0).into()).unwrap();
             socket.connect_timeout(&target.into(), Duration::from_secs(5))
         });
         from.unwrap().map_err(|error| error.kind())
     };
+    let claimed = |ip, port| with_source(&wires.pod, "203.0.113.7", ip, port);
     assert_eq!(claimed("172.30.0.11", 10250), Ok(()));
     for ip in ["172.30.0.11", "172.30.0.12"] {
         assert_eq!(claimed(ip, 6642), Err(ErrorKind::ConnectionRefused), "{ip}");
     }
+    // Somebody makes a Subnet of the nodes' own network and forgets its vlan: nodes go on among themselves.
+    let mut wrong = inputs();
+    wrong.subnets.push(SubnetInput {
+        name: "flat".into(),
+        cidrs: ["172.30.0.0/24", "fd00:172::/64"].iter().map(|cidr| cidr.parse().unwrap()).collect(),
+        ..SubnetInput::default()
+    });
+    assert_eq!(gateway.reconcile(&wrong).await.unwrap().problems, Vec::<String>::new());
+    let tunnel = wires.node.handle().run(|| UdpSocket::bind(("::", 6081)).unwrap()).unwrap();
+    tunnel.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let said = wires.outside.handle().run(|| {
+        let other = UdpSocket::bind(("172.30.0.12", 0)).unwrap();
+        other.connect(("172.30.0.11", 6081)).unwrap();
+        other.send(b"tunnel").unwrap();
+    });
+    said.unwrap();
+    assert_eq!(tunnel.recv(&mut [0; 16]).unwrap(), 6);
+    for (ip, other) in [("172.30.0.11", "172.30.0.12"), ("fd00:172::11", "fd00:172::12")] {
+        assert_eq!(with_source(&wires.outside, other, ip, 6641), Ok(()), "{other}");
+        assert!(refused(&wires.pod, ip, 6641), "{ip}");
+    }
+    assert!(refused(&wires.pod, "172.30.0.12", 6641));
+    assert_eq!(claimed("172.30.0.12", 6642), Err(ErrorKind::ConnectionRefused));
+    assert_eq!(gateway.reconcile(&inputs()).await.unwrap().problems, Vec::<String>::new());
     // What leaves has the node's address.
     let listener = wires.outside.listen(7000);
     for (target, source) in [("172.30.0.99", "172.30.0.11"), ("fd00:172::99", "fd00:172::11")] {

@@ -69,7 +69,7 @@ async fn k_112_k_130_external_egress_goes_to_its_gateway_untranslated() {
     let rules = node.ip("rule show");
     assert!(rules.contains("900:\tfrom 10.16.0.5 lookup 1000"), "{rules}");
     let route = node.ip("route show table 1000");
-    assert!(route.contains("default via 172.30.0.99") && route.contains("proto static"), "{route}");
+    assert!(route.contains("default via 172.30.0.99") && route.contains("proto 87"), "{route}");
     for (target, source) in [("203.0.113.1", "10.16.0.5"), ("2001:db8::1", "fd00:10:16::5")] {
         assert_eq!(arrives_as(&wires.pod, &listener, target), source.parse::<IpAddr>().unwrap());
     }
@@ -107,11 +107,48 @@ async fn an_egress_gateway_out_of_reach_is_told_with_a_remedy() {
         return;
     }
     let wires = Wires::new();
-    let mut inputs = with_egress(true, &["10.16.0.5"]);
-    inputs.subnets[0].external_egress.as_mut().unwrap().gateways = vec!["192.0.2.1".parse().unwrap()];
-    let report = gateway(&wires.node, Backend::Nft).await.reconcile(&inputs).await.unwrap();
+    let out_of_reach = |distributed| {
+        let mut inputs = with_egress(distributed, &["10.16.0.5"]);
+        inputs.subnets[0].external_egress.as_mut().unwrap().gateways = vec!["192.0.2.1".parse().unwrap()];
+        inputs
+    };
+    let mut gateway = gateway(&wires.node, Backend::Nft).await;
+    let report = gateway.reconcile(&out_of_reach(true)).await.unwrap();
     assert!(report.retry);
     assert!(report.problems[0].contains("192.0.2.1") && report.problems[0].contains("remedy"), "{report:?}");
+    // A centralized subnet's gateway has to be within reach of the subnet's gateway nodes alone.
+    let mut elsewhere = out_of_reach(false);
+    assert!(gateway.reconcile(&elsewhere).await.unwrap().retry);
+    elsewhere.subnets[0].external_egress.as_mut().unwrap().gateway_here = false;
+    let report = gateway.reconcile(&elsewhere).await.unwrap();
+    assert_eq!((report.problems, report.retry), (Vec::new(), false));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_112_routes_of_an_earlier_process_are_found_without_a_rule() {
+    if !may_run() {
+        return;
+    }
+    let wires = Wires::new();
+    let node = &wires.node;
+    // As Kube-OVN and older agents made it, beside somebody's own table.
+    node.ip("route add default via 172.30.0.99 table 1000 proto static");
+    node.ip("-6 route add default via fd00:172::99 table 1000 proto static");
+    node.ip("route add default via 172.30.0.99 table 2000 proto static");
+    let shown = || {
+        let v4 = node.ip("route show table 1000");
+        let v6 = node.ip("-6 route show table 1000");
+        (v4, v6)
+    };
+    // A distributed subnet without a pod on this node has a route and no rule.
+    let report = gateway(node, Backend::Nft).await.reconcile(&with_egress(true, &[])).await.unwrap();
+    assert_eq!((report.problems, report.changes.policy_routes.len()), (Vec::new(), 2));
+    for routes in [shown().0, shown().1] {
+        assert!(routes.lines().count() == 1 && routes.contains("proto 87"), "{routes}");
+    }
+    gateway(node, Backend::Nft).await.remove().await.unwrap();
+    assert_eq!(shown(), (String::new(), String::new()));
+    assert!(node.ip("route show table 2000").contains("172.30.0.99"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -249,7 +286,7 @@ async fn counts(backend: Backend) {
         let line = text.lines().find(|line| {
             line.starts_with(&format!("ovn_subnet_gateway_{unit}{{"))
                 && line.contains("subnet_name=\"default\"")
-                && line.contains("protocol=\"ipv4\"")
+                && line.contains("protocol=\"IPv4\"")
                 && line.contains(direction)
         });
         line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(-1)
@@ -275,7 +312,7 @@ async fn counts(backend: Backend) {
         assert_eq!(value(direction, "packets"), 3, "{}", metrics.render());
         assert_eq!(value(direction, "packet_bytes"), 3 * 84);
     }
-    assert!(metrics.render().contains("cidr=\"10.16.0.0/16\",direction=\"egress\",protocol=\"ipv4\""));
+    assert!(metrics.render().contains("cidr=\"10.16.0.0/16\",direction=\"egress\",protocol=\"IPv4\""));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

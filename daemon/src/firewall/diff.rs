@@ -112,7 +112,9 @@ fn table_change(name: Table, wanted: &WantedTable, saved: &SavedTable, learned: 
             let leads_nowhere = retired.iter().any(|chain| rule.is_plain_jump_to(chain));
             // Rules inside our own chains went with the chain.
             let in_built_in = !chain.starts_with("OVN-");
-            if in_built_in && (leads_nowhere || obsolete.is_some_and(|obsolete| obsolete.contains(rule))) {
+            let is_obsolete = obsolete.is_some_and(|obsolete| obsolete.contains(rule))
+                || wanted.obsolete_counter.as_deref().is_some_and(|comment| rule.only_counts(comment));
+            if in_built_in && (leads_nowhere || is_obsolete) {
                 lines.push(format!("-D {chain} {rule}"));
             }
         }

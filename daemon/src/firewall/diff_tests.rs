@@ -18,6 +18,7 @@ fn wanted() -> BTreeMap<Table, WantedTable> {
         }],
         obsolete: BTreeMap::from([("INPUT".into(), BTreeSet::from([Rule::new("-s obsolete -j ACCEPT")]))]),
         retired: BTreeSet::from(["OVN-NAT-PSUBNET-*".into()]),
+        ..WantedTable::default()
     };
     BTreeMap::from([(Table::Nat, table)])
 }

@@ -58,6 +58,15 @@ impl Rule {
         self.0.rsplit_once("-j ").map(|(_, target)| target).filter(|target| !target.contains(' '))
     }
 
+    /// Whether it does nothing but count what comes from or goes to a prefix: no target, and a comment that begins so.
+    pub(super) fn only_counts(&self, comment: &str) -> bool {
+        let side = self.0.strip_prefix("-s ").or_else(|| self.0.strip_prefix("-d "));
+        let Some((_, rest)) = side.and_then(|side| side.split_once(' ')) else { return false };
+        rest.strip_prefix("-m comment --comment ")
+            .is_some_and(|text| text.trim_start_matches('"').starts_with(comment))
+            && after_comment(rest).trim().is_empty()
+    }
+
     /// Whether it is nothing but a jump to `chain`: no matches apart from a comment.
     pub(super) fn is_plain_jump_to(&self, chain: &str) -> bool {
         if self.target() != Some(chain) {
@@ -138,6 +147,8 @@ pub struct WantedTable {
     pub jumps: Vec<Jump>,
     /// Rules in built-in chains that an older agent put there and our chains replace.
     pub obsolete: BTreeMap<String, BTreeSet<Rule>>,
+    /// The same of rules that only count: what their comments begin with.
+    pub obsolete_counter: Option<String>,
     /// Our chains that go when they are not wanted, with the jumps to them; a `*` at the end stands for any ending.
     pub retired: BTreeSet<String>,
 }
@@ -240,6 +251,17 @@ mod tests {
         assert!(!ours("-m comment --comment word -i eth0 -j OVN-INPUT"));
         assert!(!ours("-j OVN-INPUT2"));
         assert!(!ours("-j REJECT --reject-with tcp-reset"));
+    }
+
+    #[test]
+    fn rules_that_only_count_are_known_by_their_comments() {
+        let counts = |text: &str| Rule::new(text).only_counts("ovn-subnet-gateway,");
+        assert!(counts("-s 10.16.0.0/16 -m comment --comment \"ovn-subnet-gateway,ovn-default\""));
+        assert!(counts("-d fd00::/112 -m comment --comment \"ovn-subnet-gateway,a.b\""));
+        assert!(!counts("-s 10.16.0.0/16 -m comment --comment \"ovn-subnet-gateway,a\" -j DROP"));
+        assert!(!counts("-s 10.16.0.0/16 -i eth0 -m comment --comment \"ovn-subnet-gateway,a\""));
+        assert!(!counts("-s 10.16.0.0/16 -m comment --comment \"my ovn-subnet-gateway,a\""));
+        assert!(!counts("-m comment --comment \"ovn-subnet-gateway,a\""));
     }
 
     #[test]

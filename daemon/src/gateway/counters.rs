@@ -10,11 +10,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
 use super::rules::{COUNTER, EGRESS_COUNTERS, INGRESS_COUNTERS};
-use crate::firewall::{Backend, Family, Tools};
+use crate::firewall::{Backend, Error, Family, Tools};
 use crate::metrics::Metrics;
 
 /// Questions in quick succession get one answer.
 const INTERVAL: Duration = Duration::from_secs(2);
+
+/// What the two kinds of iptables say about a chain that does not exist.
+const NO_CHAIN: [&str; 2] = ["No chain/target/match by that name", "is incompatible, use 'nft' tool"];
 
 /// One counter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,7 +28,7 @@ pub struct Counted {
     pub cidr: String,
     /// `egress` or `ingress`, as the subnet's pods see it.
     pub direction: &'static str,
-    /// `ipv4` or `ipv6`.
+    /// `IPv4` or `IPv6`.
     pub protocol: &'static str,
 }
 
@@ -73,7 +76,13 @@ impl Counters {
                 match self.tools.run(&backend.command(family), &arguments, None).await {
                     Ok(text) => found.extend(parse(&text, chain, family)),
                     // Without subnets there is no chain.
-                    Err(error) => tracing::debug!(error = %error, chain, "counters can't be read"),
+                    Err(Error::Failed { message, .. })
+                        if NO_CHAIN.iter().any(|text| message.contains(text)) => {}
+                    // Somebody holds the lock, say: they go on from where they were.
+                    Err(error) => {
+                        tracing::debug!(error = %error, chain, "counters can't be read");
+                        found.extend(state.before(direction(chain), protocol(family)));
+                    }
                 }
             }
         }
@@ -84,6 +93,13 @@ impl Counters {
 }
 
 impl State {
+    /// The last sample of a chain.
+    fn before(&self, direction: &str, protocol: &str) -> BTreeMap<Counted, Amount> {
+        let of_chain = |counted: &Counted| (counted.direction, counted.protocol) == (direction, protocol);
+        let last = self.last.iter().filter(|(counted, _)| of_chain(counted));
+        last.map(|(counted, amount)| (counted.clone(), *amount)).collect()
+    }
+
     /// Adds a sample; returns what is not counted any more.
     fn add(&mut self, found: BTreeMap<Counted, Amount>) -> Vec<Counted> {
         let gone: Vec<Counted> =
@@ -103,10 +119,17 @@ impl State {
     }
 }
 
+fn direction(chain: &str) -> &'static str {
+    if chain == EGRESS_COUNTERS { "egress" } else { "ingress" }
+}
+
+fn protocol(family: Family) -> &'static str {
+    if family == Family::V4 { "IPv4" } else { "IPv6" }
+}
+
 /// Lines as `iptables -v -S CHAIN` prints them: the rule, then `-c PACKETS BYTES` (before the target or at the end).
 fn parse(text: &str, chain: &str, family: Family) -> BTreeMap<Counted, Amount> {
-    let direction = if chain == EGRESS_COUNTERS { "egress" } else { "ingress" };
-    let protocol = if family == Family::V4 { "ipv4" } else { "ipv6" };
+    let (direction, protocol) = (direction(chain), protocol(family));
     text.lines()
         .filter_map(|line| {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -139,7 +162,40 @@ mod tests {
             .map(|(counted, amount)| (counted.subnet.as_str(), counted.cidr.as_str(), *amount))
             .collect();
         assert_eq!(shown, [("b", "10.17.0.0/16", (1, 84)), ("ovn-default", "10.16.0.0/16", (5, 420))]);
-        assert!(found.keys().all(|counted| (counted.direction, counted.protocol) == ("egress", "ipv4")));
+        assert!(found.keys().all(|counted| (counted.direction, counted.protocol) == ("egress", "IPv4")));
+    }
+
+    /// A tool that refuses as long as a file says so.
+    fn tools(folder: &std::path::Path) -> Tools {
+        let script = folder.join("tool");
+        std::fs::write(folder.join("says"), "").unwrap();
+        let text = "read said < \"$0.says\"; test -z \"$said\" || { echo \"$said\" >&2; exit 4; }\n\
+            for chain; do :; done\n\
+            test $chain = OVN-SUBNET-EGRESS || { echo 'iptables: No chain/target/match by that name.' >&2; exit 1; }\n\
+            read packets < \"$0.count\"; echo \"-A $chain -s 10.16.0.0/16 -m comment --comment \\\"ovn-subnet-gateway,a\\\" \
+            -c $packets 1 -j RETURN\"\n";
+        std::fs::write(&script, text).unwrap();
+        Tools::behind(["sh".to_owned(), script.display().to_string()])
+    }
+
+    #[tokio::test]
+    async fn counters_that_cant_be_read_once_go_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let counters = Counters::new(tools(folder.path()), Arc::new(Metrics::new("n1")));
+        counters.follow(Backend::Nft, vec![Family::V4]).await;
+        let sample = async |said: &str, count: &str| {
+            std::fs::write(folder.path().join("tool.says"), said).unwrap();
+            std::fs::write(folder.path().join("tool.count"), format!("{count}\n")).unwrap();
+            counters.state.lock().await.asked = None;
+            counters.sample().await;
+            counters.state.lock().await.sums.values().map(|(packets, _)| *packets).collect::<Vec<_>>()
+        };
+        assert_eq!(sample("\n", "10").await, [0]);
+        assert_eq!(sample("\n", "13").await, [3]);
+        let held = "Another app is currently holding the xtables lock.\n";
+        assert_eq!(sample(held, "14").await, [3]);
+        assert_eq!(sample("\n", "15").await, [5], "what was counted meanwhile too");
+        assert_eq!(sample("iptables: No chain/target/match by that name.\n", "16").await, [0; 0]);
     }
 
     #[test]

@@ -95,9 +95,10 @@ impl Gateway {
         Ok(())
     }
 
-    fn wanted(&self, inputs: &Inputs) -> HostState {
+    fn wanted(&self, inputs: &Inputs, observed: &Observed) -> HostState {
         let wanted = HostState::wanted(inputs);
-        if self.routes_only { wanted.without_firewall() } else { wanted }
+        // Rules need their sets: they wait for them.
+        if self.routes_only || observed.sets_unread { wanted.without_firewall() } else { wanted }
     }
 
     /// The kind of iptables in use.
@@ -116,7 +117,10 @@ impl Gateway {
     /// When the host can't be read.
     pub async fn pending(&mut self, inputs: &Inputs) -> Result<HostChanges> {
         let observed = self.observe(inputs).await?;
-        Ok(self.wanted(inputs).changes(&observed, &self.learned))
+        match observed.unread.first() {
+            Some(error) => Err(error.clone()),
+            None => Ok(self.wanted(inputs, &observed).changes(&observed, &self.learned)),
+        }
     }
 
     /// Makes the host agree with the inputs. Idempotent: on a host that agrees nothing is written.
@@ -131,9 +135,12 @@ impl Gateway {
     /// [`reconcile`](Self::reconcile) with what was [observed](Self::observe) before: inputs gathered afterwards know the
     /// pod of every rule that a running ADD made until then.
     pub async fn apply(&mut self, observed: &Observed, inputs: &Inputs) -> Report {
-        let wanted = self.wanted(inputs);
+        let wanted = self.wanted(inputs, observed);
         let changes = wanted.changes(observed, &self.learned);
         let mut report = Report::default();
+        for error in &observed.unread {
+            report.failed(error);
+        }
         report.problems.extend(changes.sets.conflicts.iter().map(ToString::to_string));
         report.problems.extend(changes.route_conflicts.iter().map(|net| {
             format!(
@@ -266,29 +273,37 @@ impl Gateway {
         Ok(true)
     }
 
-    /// Reads the host, rules of the families of `inputs`.
+    /// Reads the host, rules of the families of `inputs`. What of the firewall can't be read is in [`Observed::unread`]:
+    /// one family without its tools keeps nobody from the other.
     ///
     /// # Errors
-    /// When the host can't be read.
+    /// When the host's routes can't be read.
     pub async fn observe(&mut self, inputs: &Inputs) -> Result<Observed> {
-        let (mut sets, mut rules) = (crate::firewall::SavedSets::default(), BTreeMap::new());
+        let mut observed = Observed { known_tables: self.tables.clone(), ..Observed::default() };
         if !self.routes_only {
-            (sets, self.proxy_sets) = self.read_sets().await?;
+            match self.read_sets().await {
+                Ok((sets, proxy_sets)) => (observed.sets, self.proxy_sets) = (sets, proxy_sets),
+                Err(error) => {
+                    observed.sets_unread = true;
+                    observed.unread.push(error);
+                }
+            }
             for family in inputs.families() {
-                let saved = self.tools.run(&self.backend.program(family, "save"), &[], None).await?;
-                rules.insert(family, parse_rules(&saved));
+                match self.tools.run(&self.backend.program(family, "save"), &[], None).await {
+                    Ok(saved) => drop(observed.rules.insert(family, parse_rules(&saved))),
+                    Err(error) => observed.unread.push(error),
+                }
             }
         }
         let failed = |error: crate::netlink::Error| crate::firewall::Error::Failed {
             program: "netlink".into(),
             message: error.to_string(),
         };
-        let (mut routes, mut policy_rules) = (Vec::new(), Vec::new());
         if let Some(netlink) = &self.netlink {
-            routes = netlink.routes().await.map_err(failed)?;
-            policy_rules = netlink.rules().await.map_err(failed)?;
+            observed.routes = netlink.routes().await.map_err(failed)?;
+            observed.policy_rules = netlink.rules().await.map_err(failed)?;
         }
-        Ok(Observed { sets, rules, routes, policy_rules, known_tables: self.tables.clone() })
+        Ok(observed)
     }
 
     async fn read_sets(&self) -> Result<(crate::firewall::SavedSets, BTreeSet<String>)> {
@@ -315,20 +330,21 @@ impl Gateway {
         report: &mut Report,
     ) {
         let (changes, Some(wanted)) = (changes.rules(family), wanted.rules(family)) else { return };
-        if changes.is_empty() {
-            return;
+        // A table that is refused keeps none of the others from being right.
+        let mut written = Vec::new();
+        for change in changes {
+            match self.restore(self.backend, family, &render(std::slice::from_ref(change))).await {
+                Ok(()) => written.push(change.clone()),
+                Err(error) => report.failed(&error),
+            }
         }
-        if let Err(error) = self.restore(self.backend, family, &render(changes)).await {
-            report.failed(&error);
-            return;
-        }
-        if changes.iter().all(|change| change.chains.is_empty()) {
+        if written.iter().all(|change| change.chains.is_empty()) {
             return;
         }
         match self.tools.run(&self.backend.program(family, "save"), &[], None).await {
             Ok(saved) => {
                 let learned = self.learned.entry(family).or_default();
-                report.learned.extend(learned.learn(wanted, &parse_rules(&saved), changes));
+                report.learned.extend(learned.learn(wanted, &parse_rules(&saved), &written));
             }
             Err(error) => report.failed(&error),
         }

@@ -40,8 +40,23 @@ pub struct Objects<'a> {
     pub pods: Vec<&'a PodFacts>,
     /// This node's labels, where a Subnet selects its gateways by labels.
     pub node_labels: BTreeMap<String, String>,
+    /// UIDs of Subnets that [stay](stays) in the default VPC.
+    pub staying: BTreeSet<String>,
     /// Settings.
     pub config: Config,
+}
+
+impl Objects<'_> {
+    fn serves(&self, subnet: &SubnetFacts) -> bool {
+        subnet.in_default_vpc(self.cluster_router) || self.staying.contains(&subnet.uid)
+    }
+}
+
+/// Whether a Subnet that names another VPC is in the default one still: there it is left while addresses of it are in use
+/// (D110), and says so by being not validated. `was_here`: this agent has known it there, so that it need not be judged
+/// yet. `routed`: an earlier agent has, and this node has the route to it.
+pub(crate) fn stays(subnet: &SubnetFacts, was_here: bool, routed: bool) -> bool {
+    subnet.in_use && (was_here || (routed && !subnet.validated))
 }
 
 impl Inputs {
@@ -51,9 +66,7 @@ impl Inputs {
             .subnets
             .iter()
             // Subnets of other plugins, whose addresses we only manage, have no router of ours.
-            .filter(|subnet| {
-                subnet.in_default_vpc(objects.cluster_router) && is_ovn_provider(&subnet.provider)
-            })
+            .filter(|subnet| objects.serves(subnet) && is_ovn_provider(&subnet.provider))
             .map(|subnet| subnet_input(subnet, &objects))
             .collect();
         let ready: BTreeSet<_> = objects
@@ -99,7 +112,8 @@ impl Inputs {
 
 fn subnet_input(subnet: &SubnetFacts, objects: &Objects<'_>) -> SubnetInput {
     let node = &objects.node.name;
-    let active = subnet.enable_ecmp || subnet.activate_gateway == *node;
+    // No node is the active one where the controller shares between all of them, and where none is ready.
+    let active = subnet.enable_ecmp || subnet.activate_gateway.is_empty() || subnet.activate_gateway == *node;
     SubnetInput {
         name: subnet.name.clone(),
         uid: subnet.uid.clone(),
@@ -139,7 +153,8 @@ fn external_egress(subnet: &SubnetFacts, objects: &Objects<'_>) -> Option<Extern
         subnet.gateway_node.trim().is_empty()
             && subnet.gateway_node_selectors.iter().any(|selector| selects(selector, &objects.node_labels))
     };
-    let local_pods = objects.pods.iter().filter(|pod| distributed && !pod.deleting && !pod.finished);
+    // One that is being deleted still sends, for as long as its grace lasts.
+    let local_pods = objects.pods.iter().filter(|pod| distributed && !pod.finished);
     Some(ExternalEgress {
         gateways,
         table: subnet.policy_routing_table_id,
@@ -230,7 +245,7 @@ mod tests {
             activate_gateway: "n1".into(),
             ..subnet("ovn-default", "ovn-cluster", "10.16.0.0/16,fd00:10:16::/112")
         };
-        let join = subnet("join", "", "100.64.0.0/16");
+        let join = SubnetFacts { activate_gateway: "n2".into(), ..subnet("join", "", "100.64.0.0/16") };
         let custom = subnet("custom", "vpc1", "10.99.0.0/16");
         let node = |name: &str, ip: &str, networks: &str| NodeFacts {
             name: name.into(),
@@ -255,6 +270,7 @@ mod tests {
             proxy_sets: BTreeSet::new(),
             pods: Vec::new(),
             node_labels: BTreeMap::new(),
+            staying: BTreeSet::new(),
             config: Config::default(),
         };
         let inputs = Inputs::gather(objects(vec![&not_ready]));
@@ -262,6 +278,14 @@ mod tests {
         assert_eq!(inputs.subnets.len(), 2);
         assert_eq!(inputs.subnets[0].egress_ips, ["172.30.0.100".parse::<IpAddr>().unwrap()]);
         assert!(inputs.subnets[1].join && inputs.subnets[1].egress_ips.is_empty());
+        let shared = SubnetFacts { activate_gateway: String::new(), ..default.clone() };
+        let inputs = Inputs::gather(Objects { subnets: vec![&shared], ..objects(vec![&not_ready]) });
+        assert_eq!(
+            inputs.subnets[0].egress_ips.len(),
+            1,
+            "shared between all, or none is ready: each has its own"
+        );
+        let inputs = Inputs::gather(objects(vec![&not_ready]));
         assert_eq!(inputs.services, prefixes("10.96.0.0/12"));
         assert_eq!(inputs.other_node_ips, BTreeSet::from(["172.30.0.12".parse().unwrap()]));
         assert_eq!(inputs.other_node_addresses.len(), 2);
@@ -290,8 +314,19 @@ mod tests {
             proxy_sets: BTreeSet::new(),
             pods: pods.iter().collect(),
             node_labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            staying: BTreeSet::new(),
             config: Config::default(),
         })
+    }
+
+    #[test]
+    fn a_subnet_stays_where_it_is_used() {
+        let moved = |in_use, validated| SubnetFacts { in_use, validated, ..SubnetFacts::default() };
+        assert!(stays(&moved(true, true), true, true), "the controller has yet to say so");
+        assert!(stays(&moved(true, false), false, true), "the agent has restarted");
+        assert!(!stays(&moved(true, true), false, true), "the route is a leftover");
+        assert!(!stays(&moved(true, false), false, false), "it was never here");
+        assert!(!stays(&moved(false, false), true, true), "nobody uses it");
     }
 
     #[test]
@@ -348,8 +383,9 @@ mod tests {
             ]),
             ..PodFacts::default()
         };
-        let gone = PodFacts { deleting: true, ..pod("gone", "ovn", "10.17.0.9") };
-        let pods = [pod("a", "ovn", "10.17.0.5,fd00::5"), pod("b", "net.web.ovn", "10.17.0.6"), gone];
+        let finished = PodFacts { finished: true, ..pod("finished", "ovn", "10.17.0.9") };
+        let leaving = PodFacts { deleting: true, ..pod("b", "net.web.ovn", "10.17.0.6") };
+        let pods = [pod("a", "ovn", "10.17.0.5,fd00::5"), leaving, finished];
         let egress = |subnet: &SubnetFacts, labels: &[(&str, &str)]| {
             gathered(std::slice::from_ref(subnet), &pods, labels).subnets[0].external_egress.clone()
         };

@@ -99,6 +99,13 @@ pub struct SubnetInput {
     pub external_egress: Option<ExternalEgress>,
 }
 
+impl SubnetInput {
+    /// Its exceptions count: where nothing is translated, there is nothing to except.
+    pub(super) fn has_nat_policy(&self) -> bool {
+        self.nat_outgoing && !self.deleting && !self.nat_policy.is_empty()
+    }
+}
+
 /// One nat-outgoing policy rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NatPolicy {

@@ -22,7 +22,7 @@ mod state;
 pub use counters::{Counted, Counters};
 pub use driver::{Gateway, Report};
 pub use facts::Objects;
-pub(crate) use facts::selects;
+pub(crate) use facts::{selects, stays};
 pub(crate) use inputs::prefixes;
 pub use inputs::{Clamp, Config, Inputs, JoinInput, NatPolicy, SubnetInput, UnderlayInput};
 pub use routes::{HostRoute, RouteChanges};

@@ -4,9 +4,10 @@
 //! and rules that send there what comes from its pods. With a distributed gateway one rule per pod of this node; with a
 //! centralized one, one rule for the whole prefix, on the gateway nodes.
 //!
-//! In: [`Inputs`], the host's rules and routes. Out: what is missing, what goes. Pure. Rules that we make carry a protocol
-//! number of our own, by which those of a subnet that went while the agent was down are found; rules of Kube-OVN, which
-//! carry none, are replaced where they point from a subnet's prefix into its table.
+//! In: [`Inputs`], the host's rules and routes. Out: what is missing, what goes. Pure. Rules and routes that we make carry
+//! a protocol number of our own, by which those of a subnet that went while the agent was down are found. Those of
+//! Kube-OVN and of our older versions are replaced: rules without a number where they point from a subnet's prefix into
+//! its table, `static` default routes where a subnet has, or rules of ours name, the table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,9 +18,9 @@ use serde::{Deserialize, Serialize};
 use super::inputs::{Inputs, SubnetInput};
 use crate::firewall::Family;
 use crate::kube::SubnetFacts;
-use crate::netlink::{MAIN_TABLE, Route, Rule};
+use crate::netlink::{MAIN_TABLE, Route, Rule, protocol};
 
-/// Protocol number of our rules (none that `iproute2` knows).
+/// Protocol number of our rules and routes (none that `iproute2` knows).
 pub const PROTOCOL: u8 = 0x57;
 /// Tables that are the system's: local, main, default, unspecified.
 const SYSTEM_TABLES: [u32; 4] = [0, 253, MAIN_TABLE, 255];
@@ -82,7 +83,7 @@ pub struct PolicyRoute {
 impl PolicyRoute {
     /// As netlink takes it; the kernel finds the link by which the gateway is reached.
     pub fn to_netlink(&self) -> Route {
-        Route { table: self.table, ..Route::default_via(self.gateway) }
+        Route { table: self.table, protocol: PROTOCOL, ..Route::default_via(self.gateway) }
     }
 }
 
@@ -132,7 +133,10 @@ pub(super) fn wanted(inputs: &Inputs) -> Policies {
                 ));
                 continue;
             }
-            policies.routes.insert(PolicyRoute { table, gateway: *gateway });
+            // Only gateways of a centralized subnet need to reach it.
+            if subnet.distributed || egress.gateway_here {
+                policies.routes.insert(PolicyRoute { table, gateway: *gateway });
+            }
             let cidrs = subnet.cidrs.iter().filter(|cidr| Family::of(&cidr.addr()) == family);
             policies.prefixes.extend(cidrs.clone().map(|cidr| (table, priority, *cidr)));
             let sources: Vec<IpNet> = if !subnet.distributed {
@@ -216,20 +220,26 @@ pub(super) fn diff(
         .map(|route| route.table)
         .chain(known.iter().copied())
         .chain(rules.iter().filter(|rule| rule.protocol == PROTOCOL).map(|rule| rule.table))
-        .filter(|table| !SYSTEM_TABLES.contains(table))
+        .chain(changes.delete_rules.iter().map(|rule| rule.table))
         .collect();
-    let defaults: Vec<&Route> = routes
+    // A default route of another protocol is somebody else's.
+    let ours = |route: &Route| match route.protocol {
+        PROTOCOL => true,
+        protocol::STATIC => tables.contains(&route.table),
+        _ => false,
+    };
+    let ours: Vec<&Route> = routes
         .iter()
-        .filter(|route| tables.contains(&route.table) && route.is_default() && route.gateway.is_some())
+        .filter(|route| !SYSTEM_TABLES.contains(&route.table))
+        .filter(|route| route.is_default() && route.gateway.is_some() && ours(route))
         .collect();
     let is =
         |have: &Route, route: &PolicyRoute| have.table == route.table && have.gateway == Some(route.gateway);
-    changes.add_routes =
-        wanted.routes.iter().filter(|route| !defaults.iter().any(|have| is(have, route))).cloned().collect();
+    let marked = |route: &PolicyRoute| ours.iter().any(|have| have.protocol == PROTOCOL && is(have, route));
+    changes.add_routes = wanted.routes.iter().filter(|route| !marked(route)).cloned().collect();
+    // One that is as wanted but for its protocol is replaced in place.
     let goes = |have: &&&Route| !wanted.routes.iter().any(|route| is(have, route));
-    // A default route with another metric or protocol is somebody else's.
-    let ours = |have: &&&Route| have.protocol == crate::netlink::protocol::STATIC;
-    changes.delete_routes = defaults.iter().filter(ours).filter(goes).map(|route| (*route).clone()).collect();
+    changes.delete_routes = ours.iter().filter(goes).map(|route| (*route).clone()).collect();
     changes
 }
 

@@ -45,6 +45,8 @@ fn k_112_one_rule_for_each_pod_or_one_for_the_prefix() {
         ["900 10.17.0.5/32 1000", "900 fd00:17::5/128 1000"],
         "an address outside the subnet has no rule, and this node is no gateway of the other"
     );
+    assert_eq!(shown(&elsewhere).1, ["1000 172.30.0.9", "1000 fd00::9"], "nor does it need the way there");
+    assert!(elsewhere.prefixes.iter().any(|(table, _, _)| *table == 1001), "but judges Kube-OVN's rules");
     central.external_egress.as_mut().unwrap().gateway_here = true;
     let here = wanted(&inputs(vec![central, distributed]));
     assert!(shown(&here).0.contains(&"900 10.18.0.0/16 1001".to_owned()));
@@ -54,7 +56,10 @@ fn k_112_one_rule_for_each_pod_or_one_for_the_prefix() {
 
 #[test]
 fn what_cant_be_routed_is_told_with_a_remedy() {
-    let other = |name: &str, gateway: &str, table| subnet(name, &["10.17.0.0/16"], egress(&[gateway], table));
+    let other = |name: &str, gateway: &str, table| {
+        let egress = ExternalEgress { gateway_here: true, ..egress(&[gateway], table) };
+        subnet(name, &["10.17.0.0/16"], egress)
+    };
     let policies = wanted(&inputs(vec![
         other("b", "172.30.0.8", 1000),
         other("a", "172.30.0.9", 1000),
@@ -88,6 +93,7 @@ fn only_our_own_rules_and_routes_go() {
     let of_a_person = Rule { protocol: 3, ..ours("10.18.0.7/32", 1001) };
     let elsewhere = Rule { protocol: 0, ..ours("10.99.0.0/16", 1001) };
     let orphan = ours("10.20.0.0/16", 1005);
+    const STATIC: u8 = protocol::STATIC;
     let rules = vec![of_kube_ovn.clone(), of_a_person, elsewhere, orphan.clone()];
     let route = |table, gateway: &str, protocol| Route {
         link: Some(2),
@@ -96,18 +102,27 @@ fn only_our_own_rules_and_routes_go() {
         ..Route::default_via(gateway.parse().unwrap())
     };
     let routes = vec![
-        route(1001, "172.30.0.7", crate::netlink::protocol::STATIC),
-        route(1001, "172.30.0.6", crate::netlink::protocol::BOOT),
-        route(1005, "172.30.0.5", crate::netlink::protocol::STATIC),
-        route(1006, "172.30.0.4", crate::netlink::protocol::STATIC),
-        route(MAIN_TABLE, "172.30.0.1", crate::netlink::protocol::STATIC),
+        route(1001, "172.30.0.7", STATIC),
+        route(1001, "172.30.0.6", protocol::BOOT),
+        route(1005, "172.30.0.5", STATIC),
+        route(1006, "172.30.0.4", STATIC),
+        route(1007, "172.30.0.3", PROTOCOL),
+        route(MAIN_TABLE, "172.30.0.1", STATIC),
+        route(MAIN_TABLE, "172.30.0.2", PROTOCOL),
     ];
     let changes = diff(&want, &rules, &routes, &BTreeSet::from([MAIN_TABLE]));
     assert_eq!(changes.add_rules.len(), 1, "Kube-OVN's rule gets a successor of ours");
     assert_eq!(changes.delete_rules, [of_kube_ovn, orphan]);
     assert_eq!(changes.add_routes.len(), 1);
     let gone: Vec<String> = changes.delete_routes.iter().map(|r| r.gateway.unwrap().to_string()).collect();
-    assert_eq!(gone, ["172.30.0.7", "172.30.0.5"], "a table that no rule of ours ever named is not ours");
+    assert_eq!(
+        gone,
+        ["172.30.0.7", "172.30.0.5", "172.30.0.3"],
+        "what has no number of ours is not ours in a table that no rule of ours ever named"
+    );
+    // One of Kube-OVN's, or of an older agent, that leads to the right gateway gets our number in place.
+    let right = diff(&want, &[], &[route(1001, "172.30.0.8", STATIC)], &BTreeSet::new());
+    assert_eq!((right.add_routes.len(), right.delete_routes.len()), (1, 0));
     // Nothing is left to do afterwards.
     let rules: Vec<Rule> = want.rules.iter().map(PolicyRule::to_netlink).collect();
     let routes: Vec<Route> = want.routes.iter().map(PolicyRoute::to_netlink).collect();

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::inputs::Inputs;
+use super::inputs::{Inputs, SubnetInput};
 use crate::firewall::Family;
 use crate::netlink::{MAIN_TABLE, Route, RouteKind, Scope, protocol};
 
@@ -25,6 +25,8 @@ pub struct HostRoute {
     pub link: u32,
     /// The join subnet's own route.
     pub join: bool,
+    /// Its Subnet is not found good: a route that is there stays, for its pods run on; none is added.
+    pub only_kept: bool,
 }
 
 impl HostRoute {
@@ -50,9 +52,14 @@ impl HostRoute {
 pub(super) fn wanted(inputs: &Inputs) -> Vec<HostRoute> {
     let Some(join) = &inputs.join else { return Vec::new() };
     let mut routes = BTreeMap::new();
-    let subnets = inputs.subnets.iter().filter(|subnet| subnet.validated || subnet.join);
     // Underlay pods are reached through the physical network, unless the two are connected.
-    for subnet in subnets.filter(|subnet| !subnet.underlay || (subnet.u2o && !subnet.enable_lb)) {
+    let routed = |subnet: &&SubnetInput| !subnet.underlay || (subnet.u2o && !subnet.enable_lb);
+    let is_good = |subnet: &SubnetInput| subnet.validated || subnet.join;
+    let mut subnets: Vec<&SubnetInput> = inputs.subnets.iter().filter(routed).collect();
+    // Of two with one prefix the good one has it.
+    subnets.sort_by_key(|subnet| is_good(subnet));
+    for subnet in subnets {
+        let only_kept = !is_good(subnet);
         for cidr in &subnet.cidrs {
             let family = Family::of(&cidr.addr());
             if !inputs.families().contains(&family) || inputs.node_ips.iter().any(|ip| cidr.contains(ip)) {
@@ -61,7 +68,14 @@ pub(super) fn wanted(inputs: &Inputs) -> Vec<HostRoute> {
             let of_family = |ips: &[IpAddr]| ips.iter().copied().find(|ip| Family::of(ip) == family);
             let route = if subnet.join {
                 let source = if family == Family::V4 { of_family(&join.ips) } else { None };
-                HostRoute { destination: *cidr, gateway: None, source, link: join.link, join: true }
+                HostRoute {
+                    destination: *cidr,
+                    gateway: None,
+                    source,
+                    link: join.link,
+                    join: true,
+                    only_kept,
+                }
             } else {
                 let Some(gateway) = of_family(&join.gateways) else { continue };
                 HostRoute {
@@ -70,6 +84,7 @@ pub(super) fn wanted(inputs: &Inputs) -> Vec<HostRoute> {
                     source: inputs.node_ip(family),
                     link: join.link,
                     join: false,
+                    only_kept,
                 }
             };
             routes.insert(*cidr, route);
@@ -107,16 +122,18 @@ pub(super) fn diff(wanted: &[HostRoute], link: u32, present: &[Route]) -> RouteC
     let mut changes = RouteChanges::default();
     for route in wanted {
         if !route.join && elsewhere(&route.destination) {
-            changes.conflicts.push(route.destination);
+            if !route.only_kept {
+                changes.conflicts.push(route.destination);
+            }
             continue;
         }
-        let here = main.iter().any(|have| {
-            on_ovn0(have)
-                && have.destination == route.destination
-                && have.gateway == route.gateway
+        let mut here = main.iter().filter(|have| on_ovn0(have) && have.destination == route.destination);
+        let right = |have: &&Route| {
+            have.gateway == route.gateway
                 && (have.source == route.source || (route.join && route.source.is_none()))
-        });
-        if !here {
+        };
+        let is_set = here.clone().any(right);
+        if !is_set && (!route.only_kept || here.next().is_some()) {
             changes.set.push(route.clone());
         }
     }
@@ -132,7 +149,7 @@ pub(super) fn diff(wanted: &[HostRoute], link: u32, present: &[Route]) -> RouteC
             continue;
         }
         let is_wanted = wanted.iter().any(|route| {
-            route.destination == have.destination && !changes.conflicts.contains(&route.destination)
+            route.destination == have.destination && (route.join || !elsewhere(&route.destination))
         });
         if !is_wanted {
             changes.delete.push((*have).clone());
@@ -185,6 +202,7 @@ mod tests {
         let routes = wanted(&inputs());
         let shown: Vec<String> = routes
             .iter()
+            .filter(|route| !route.only_kept)
             .map(|r| format!("{} via {:?} src {:?}", r.destination, r.gateway, r.source))
             .collect();
         assert_eq!(
@@ -215,8 +233,36 @@ mod tests {
     }
 
     #[test]
+    fn k_111_a_subnet_that_is_not_good_any_more_keeps_its_route() {
+        let good = inputs();
+        let host: Vec<Route> = diff(&wanted(&good), 7, &[]).set.iter().map(HostRoute::to_netlink).collect();
+        let mut bad = inputs();
+        bad.subnets.iter_mut().for_each(|subnet| subnet.validated = false);
+        assert_eq!(diff(&wanted(&bad), 7, &host), RouteChanges::default());
+        // It follows the gateway; it is not added; another link's wins without a complaint.
+        bad.join.as_mut().unwrap().gateways[0] = "100.64.0.254".parse().unwrap();
+        assert_eq!(diff(&wanted(&bad), 7, &host).set.len(), 2);
+        let shown: Vec<String> =
+            diff(&wanted(&bad), 7, &[]).set.iter().map(|route| route.destination.to_string()).collect();
+        assert_eq!(shown, ["100.64.0.0/16", "fd00:100:64::/112"]);
+        let taken = Route { link: Some(2), ..Route::new("10.16.0.0/16".parse().unwrap()) };
+        let changes = diff(&wanted(&bad), 7, &[host.clone(), vec![taken]].concat());
+        assert_eq!((changes.delete.len(), changes.conflicts.len()), (1, 0));
+        // Of two with one prefix the good one decides; one that is gone leaves nothing.
+        let twin = SubnetInput { validated: false, ..good.subnets[0].clone() };
+        for at in [0, 1] {
+            let mut both = inputs();
+            both.subnets.insert(at, twin.clone());
+            assert_eq!(wanted(&both), wanted(&good));
+        }
+        bad.subnets.remove(0);
+        assert_eq!(diff(&wanted(&bad), 7, &host).delete.len(), 2);
+    }
+
+    #[test]
     fn k_111_a_gone_subnets_route_goes_and_a_wrong_one_is_replaced() {
-        let mut host: Vec<Route> = wanted(&inputs()).iter().map(HostRoute::to_netlink).collect();
+        let mut host: Vec<Route> =
+            diff(&wanted(&inputs()), 7, &[]).set.iter().map(HostRoute::to_netlink).collect();
         let mut less = inputs();
         less.subnets.retain(|subnet| subnet.name != "u2o");
         less.join.as_mut().unwrap().gateways[0] = "100.64.0.254".parse().unwrap();

@@ -63,9 +63,12 @@ pub(super) fn unwanted(family: Family) -> BTreeMap<Table, WantedTable> {
     [Table::Nat, Table::Filter, Table::Mangle]
         .into_iter()
         .map(|table| {
-            let obsolete = if table == Table::Filter { obsolete_filter(&names) } else { BTreeMap::new() };
+            let (obsolete, obsolete_counter) = match table {
+                Table::Filter => (obsolete_filter(family, &names), Some(COUNTER.to_owned())),
+                Table::Nat | Table::Mangle => (BTreeMap::new(), None),
+            };
             let retired = CHAINS.iter().map(|chain| (*chain).to_owned()).collect();
-            (table, WantedTable { obsolete, retired, ..WantedTable::default() })
+            (table, WantedTable { obsolete, obsolete_counter, retired, ..WantedTable::default() })
         })
         .collect()
 }
@@ -132,6 +135,11 @@ fn jump(from: &str, to: &str, kind: &str) -> Jump {
     Jump { from: from.into(), to: to.into(), comment: format!("kube-ovn {kind} rules"), before: None }
 }
 
+/// A comment that ends with a subnet's name, or with what fits of it.
+fn comment(begin: &str, subnet: &str) -> String {
+    begin.chars().chain(subnet.chars()).take(COMMENT).collect()
+}
+
 fn nat(inputs: &Inputs, family: Family, names: &Names) -> WantedTable {
     let random = if inputs.config.random_fully { " --random-fully" } else { "" };
     let mut chains = BTreeMap::from([
@@ -145,8 +153,8 @@ fn nat(inputs: &Inputs, family: Family, names: &Names) -> WantedTable {
     WantedTable {
         chains,
         jumps: vec![prerouting, jump("POSTROUTING", "OVN-POSTROUTING", "postrouting")],
-        obsolete: BTreeMap::new(),
         retired: BTreeSet::from(["OVN-NAT-PSUBNET-*".to_owned()]),
+        ..WantedTable::default()
     }
 }
 
@@ -223,14 +231,13 @@ fn cidr_of(subnet: &SubnetInput, family: Family) -> Option<String> {
 
 /// One chain that finds the subnet, and one per subnet with its rules.
 fn nat_policy(inputs: &Inputs, family: Family, chains: &mut BTreeMap<String, Vec<Rule>>) {
-    let mut by_name: Vec<&SubnetInput> =
-        overlay(inputs).filter(|subnet| !subnet.deleting && !subnet.nat_policy.is_empty()).collect();
+    let mut by_name: Vec<&SubnetInput> = overlay(inputs).filter(|subnet| subnet.has_nat_policy()).collect();
     by_name.sort_by(|a, b| a.name.cmp(&b.name));
     let mut dispatch = Vec::new();
     for subnet in by_name {
         let (Some(cidr), Some(short)) = (cidr_of(subnet, family), short_uid(&subnet.uid)) else { continue };
         let chain = format!("OVN-NAT-PSUBNET-{short}");
-        let jump = Rule::jump(&format!("natPolicySubnet-{}", subnet.name), &chain);
+        let jump = Rule::jump(&comment("natPolicySubnet-", &subnet.name), &chain);
         dispatch.push(rule(&[&format!("-s {cidr}"), jump.as_str()]));
         let mut rules = Vec::new();
         for policy in &subnet.nat_policy {
@@ -271,7 +278,9 @@ fn filter(inputs: &Inputs, family: Family, names: &Names) -> WantedTable {
     // What comes by ovn0 comes from pods, whatever source it claims; what comes by another link, by its source. Not from
     // this node to itself over the loopback link, even with its address in the join subnet as source.
     let mut input = refusals(inputs, family, "-i ovn0", "");
-    input.extend(refusals(inputs, family, "! -i lo", &from(&names.subnets)));
+    // A Subnet whose prefix has nodes' addresses in it (an underlay one without its vlan) must not cut their tunnels.
+    let pods = format!("{} {}", from(&names.subnets), not_from(&names.other_node_addr));
+    input.extend(refusals(inputs, family, "! -i lo", &pods));
     // Underlay pods come by the physical network, with their own source.
     let underlay = format!("{} {}", from(&names.underlay_pods), not_from(&names.underlay_hosts));
     if !inputs.underlay.pods.is_empty() {
@@ -280,17 +289,12 @@ fn filter(inputs: &Inputs, family: Family, names: &Names) -> WantedTable {
     let other_nodes = to(&names.other_node_addr);
     let (mut forward, counters) = count(inputs, family);
     forward.extend(refusals(inputs, family, "-i ovn0", &other_nodes));
-    forward.extend(refusals(inputs, family, "", &format!("{} {other_nodes}", from(&names.subnets))));
+    forward.extend(refusals(inputs, family, "", &format!("{pods} {other_nodes}")));
     let mut output = Vec::new();
     if ipvs(inputs, family) {
         // A Service without end points: ipvs would hand the packet to the host's own stack or let it leave.
-        let reject = rule(&[
-            "-p tcp",
-            "-m mark ! --mark 0x4000/0x4000",
-            &to(&names.services),
-            "-m conntrack --ctstate NEW",
-            &reject(family, "udp"),
-        ]);
+        let reject = no_end_points(family, names);
+        let reject = rule(&["-p tcp", reject.as_str()]);
         input.push(reject.clone());
         output.push(reject);
     }
@@ -313,7 +317,8 @@ fn filter(inputs: &Inputs, family: Family, names: &Names) -> WantedTable {
             jump("FORWARD", "OVN-FORWARD", "forward"),
             jump("OUTPUT", "OVN-OUTPUT", "output"),
         ],
-        obsolete: obsolete_filter(names),
+        obsolete: obsolete_filter(family, names),
+        obsolete_counter: Some(COUNTER.to_owned()),
         retired: BTreeSet::from([EGRESS_COUNTERS.to_owned(), INGRESS_COUNTERS.to_owned()]),
     }
 }
@@ -331,8 +336,7 @@ fn count(inputs: &Inputs, family: Family) -> (Vec<Rule>, BTreeMap<String, Vec<Ru
     }
     let chain = |side: &str| -> Vec<Rule> {
         let counter = |(name, cidr): &(&str, String)| {
-            let comment: String = format!("{COUNTER}{name}").chars().take(COMMENT).collect();
-            let jump = Rule::jump(&comment, "RETURN");
+            let jump = Rule::jump(&comment(COUNTER, name), "RETURN");
             rule(&[&format!("{side} {cidr}"), jump.as_str()])
         };
         subnets.iter().map(counter).collect()
@@ -353,15 +357,30 @@ fn accepts(names: &Names) -> Vec<Rule> {
         .collect()
 }
 
-/// What Kube-OVN has in the built-in chains for the same purposes.
-fn obsolete_filter(names: &Names) -> BTreeMap<String, BTreeSet<Rule>> {
+/// Refuses new connections to Services that nobody has taken on.
+fn no_end_points(family: Family, names: &Names) -> Rule {
+    rule(&[
+        "-m mark ! --mark 0x4000/0x4000",
+        &to(&names.services),
+        "-m conntrack --ctstate NEW",
+        &reject(family, "udp"),
+    ])
+}
+
+/// What Kube-OVN has, or had in an older version, in the built-in chains for the same purposes.
+fn obsolete_filter(family: Family, names: &Names) -> BTreeMap<String, BTreeSet<Rule>> {
     let accepts: BTreeSet<Rule> = accepts(names).into_iter().collect();
-    let output = ["6081", "4789"]
+    let any = no_end_points(family, names);
+    let refusals = [rule(&["-p tcp", any.as_str()]), any];
+    let mut output: BTreeSet<Rule> = ["6081", "4789"]
         .iter()
         .map(|port| Rule::new(format!("-p udp -m udp --dport {port} {CLEAR}")))
         .collect();
+    output.extend(refusals.clone());
+    let mut input = accepts.clone();
+    input.extend(refusals);
     BTreeMap::from([
-        ("INPUT".to_owned(), accepts.clone()),
+        ("INPUT".to_owned(), input),
         ("FORWARD".to_owned(), accepts),
         ("OUTPUT".to_owned(), output),
     ])

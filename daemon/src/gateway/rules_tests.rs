@@ -29,6 +29,7 @@ pub(crate) fn example() -> Inputs {
                 ..subnet("central", &["10.17.0.0/16", "fd00:10:17::/112"])
             },
             SubnetInput {
+                nat_outgoing: true,
                 nat_policy: vec![
                     NatPolicy {
                         id: "aaaaaaaaaaaa".into(),
@@ -118,6 +119,11 @@ fn k_134_segments_are_clamped_only_when_asked_for() {
 fn counters_end_with_their_subnet_and_can_be_off() {
     let mut inputs = example();
     let long = "x".repeat(253);
+    let policy = example().subnets[3].clone();
+    inputs.subnets.push(SubnetInput { name: long.clone(), ..policy });
+    let nat = &wanted(&inputs, Family::V4)[&Table::Nat].chains["OVN-NAT-POLICY"];
+    assert!(nat.iter().all(|rule| rule.as_str().split(' ').nth(5).unwrap().len() <= 255), "{nat:?}");
+    inputs.subnets.pop();
     inputs.subnets.push(subnet(&long, &["10.40.0.0/16"]));
     let filter = |inputs: &Inputs| wanted(inputs, Family::V4)[&Table::Filter].clone();
     let table = filter(&inputs);
@@ -172,6 +178,51 @@ fn k_124_kube_ovns_own_filter_rules_are_replaced() {
     let batch = render(&diff(&wanted(&example(), Family::V4), &saved, &Learned::default()));
     assert!(batch.contains("\n-D INPUT -m set --match-set ovn40subnets src -j ACCEPT\n"));
     assert_eq!(batch.matches("\n-D ").count(), 1);
+}
+
+/// Read back as the tools print them; what only counts has no fixed text.
+#[test]
+fn k_124_kube_ovns_refusals_and_counters_go_too() {
+    for (family, set, with) in
+        [(Family::V4, "ovn40", "icmp-port-unreachable"), (Family::V6, "ovn60", "icmp6-port-unreachable")]
+    {
+        let any = format!(
+            "-m mark ! --mark 0x4000/0x4000 -m set --match-set {set}services dst -m conntrack --ctstate NEW -j REJECT \
+             --reject-with {with}"
+        );
+        let old = [
+            format!("INPUT -p tcp {any}"),
+            format!("INPUT {any}"),
+            format!("OUTPUT -p tcp {any}"),
+            format!("OUTPUT {any}"),
+            "FORWARD -s 10.16.0.0/16 -m comment --comment \"ovn-subnet-gateway,gone\"".into(),
+            "FORWARD -d fd00::/112 -m comment --comment \"ovn-subnet-gateway,a.b\"".into(),
+        ];
+        let mut text = "*filter\n:INPUT ACCEPT [0:0]\n-A FORWARD -j KUBE-FORWARD\n".to_owned();
+        old.iter().for_each(|rule| text.push_str(&format!("-A {rule}\n")));
+        text.push_str("-A FORWARD -s 10.16.0.0/16 -m comment --comment mine\nCOMMIT\n");
+        for wanted in [wanted(&example(), family), unwanted(family)] {
+            let batch = render(&diff(&wanted, &parse_rules(&text), &Learned::default()));
+            for rule in &old {
+                assert!(batch.contains(&format!("\n-D {rule}\n")), "{rule}: {batch}");
+            }
+            assert_eq!(batch.matches("\n-D ").count(), old.len());
+        }
+    }
+}
+
+#[test]
+fn policies_count_only_where_sources_are_translated() {
+    let mut inputs = example();
+    let policy = |inputs: &Inputs| {
+        let chains = wanted(inputs, Family::V4)[&Table::Nat].chains.clone();
+        let set = sets::wanted(inputs)["ovn40subnets-nat-policy"].entries.len();
+        (chains["OVN-NAT-POLICY"].len(), chains.len(), set)
+    };
+    assert_eq!(policy(&inputs), (1, 5, 1));
+    inputs.subnets[3].nat_outgoing = false;
+    assert_eq!(policy(&inputs), (0, 4, 0));
+    assert!(!sets::wanted(&inputs).keys().any(|name| name.contains("natpr-")));
 }
 
 #[test]

@@ -50,12 +50,13 @@ pub(super) fn wanted(inputs: &Inputs) -> BTreeMap<String, SetSpec> {
         let confusable = |net: &IpNet| inputs.underlay.pods.iter().any(|pods| pods.contains(net));
         add("underlay-hosts", hosts_there.filter(confusable).collect());
         add("subnets-nat", of(&|subnet| !subnet.deleting && subnet.nat_outgoing));
-        add("subnets-nat-policy", of(&|subnet| !subnet.deleting && !subnet.nat_policy.is_empty()));
+        add("subnets-nat-policy", of(&SubnetInput::has_nat_policy));
         add("subnets-distributed-gw", of(&|subnet| !subnet.deleting && subnet.distributed));
         add("other-node", hosts(&mut inputs.other_node_ips.iter()));
         let all = inputs.other_node_ips.iter().chain(&inputs.other_node_addresses);
         add("other-node-addr", hosts(&mut all.filter(|ip| !inputs.node_ips.contains(ip))));
-        for rule in overlay(inputs).filter(|subnet| !subnet.deleting).flat_map(|subnet| &subnet.nat_policy) {
+        let with_policy = overlay(inputs).filter(|subnet| subnet.has_nat_policy());
+        for rule in with_policy.flat_map(|subnet| &subnet.nat_policy) {
             for (text, nets) in [("src", &rule.sources), ("dst", &rule.destinations)] {
                 if nets.iter().any(|net| Family::of(&net.addr()) == family) {
                     add(&format!("natpr-{}-{text}", rule.id), nets.clone());

@@ -103,8 +103,12 @@ impl HostState {
 pub struct Observed {
     /// ipsets.
     pub sets: SavedSets,
-    /// Rules of the families in use.
+    /// Rules of the families in use that could be read.
     pub rules: BTreeMap<Family, Saved>,
+    /// What could not be read; what belongs to it is left as it is.
+    pub unread: Vec<crate::firewall::Error>,
+    /// The sets are among that.
+    pub sets_unread: bool,
     /// Routes of all tables.
     pub routes: Vec<Route>,
     /// Policy routing rules.

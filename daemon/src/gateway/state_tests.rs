@@ -34,6 +34,7 @@ impl Host {
             routes: self.routes.clone(),
             policy_rules: self.policy_rules.clone(),
             known_tables: self.known_tables.clone(),
+            ..Observed::default()
         }
     }
 

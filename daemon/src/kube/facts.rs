@@ -149,6 +149,8 @@ pub struct SubnetFacts {
     pub u2o_interconnection_ip: String,
     /// Status: MAC of the underlay-to-overlay port.
     pub u2o_interconnection_mac: String,
+    /// Status: it has addresses in use.
+    pub in_use: bool,
     /// Status: the Validated condition is True.
     pub validated: bool,
     /// Status: NAT exceptions with ids.
@@ -294,6 +296,9 @@ impl SubnetFacts {
             activate_gateway: text(value, "/status/activateGateway"),
             u2o_interconnection_ip: text(value, "/status/u2oInterconnectionIP"),
             u2o_interconnection_mac: text(value, "/status/u2oInterconnectionMAC"),
+            in_use: ["/status/v4usingIPs", "/status/v6usingIPs"]
+                .iter()
+                .any(|path| value.pointer(path).and_then(Value::as_f64).is_some_and(|count| count > 0.0)),
             validated: condition(value, "Validated").is_some_and(|c| text(c, "/status") == "True"),
             nat_policy_rules: list(value, "/status/natOutgoingPolicyRules")
                 .iter()
@@ -351,6 +356,7 @@ mod tests {
             .unwrap()
         };
         assert_eq!(subnet(1), subnet(2));
+        assert!(subnet(1).in_use && !subnet(0).in_use);
         assert!(subnet(1).validated && !subnet(1).is_underlay() && subnet(1).in_default_vpc("ovn-cluster"));
     }
 

@@ -1,7 +1,7 @@
 //! An API server that knows just what the agent asks for: lists, watches,
 //! merge patches, events. Listens inside a node's namespace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ struct Objects {
     asked: Vec<(String, String)>,
     /// What it asked for: plural and query of each list and watch.
     queries: Vec<(String, String)>,
+    /// Kinds that are not listed for now.
+    held: BTreeSet<String>,
 }
 
 fn key(object: &Value) -> String {
@@ -140,6 +142,16 @@ impl FakeApi {
         }
     }
 
+    /// Lists of a kind fail until this is taken back.
+    pub fn hold(&self, plural: &str, held: bool) {
+        let mut state = self.0.state.lock().unwrap();
+        if held {
+            state.held.insert(plural.to_owned());
+        } else {
+            state.held.remove(plural);
+        }
+    }
+
     /// Has an object without telling the watches of it, until it is [`FakeApi::put`].
     pub fn put_silently(&self, plural: &str, object: Value) {
         self.0.state.lock().unwrap().objects.insert((plural.to_owned(), key(&object)), object);
@@ -204,6 +216,9 @@ impl FakeApi {
     fn list(&self, plural: &str, query: &str) -> Response {
         let mut state = self.0.state.lock().unwrap();
         state.queries.push((plural.to_owned(), query.to_owned()));
+        if state.held.contains(plural) {
+            return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        }
         if query.split('&').any(|pair| pair == "watch=true" || pair == "watch=1") {
             let (receiver, plural) = (self.0.events.subscribe(), plural.to_owned());
             let from: u64 = query
