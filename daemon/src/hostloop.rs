@@ -120,9 +120,8 @@ impl HostLoop {
         let mut told = BTreeSet::new();
         loop {
             objects.mark_unchanged();
-            let ready = cluster.nodes.get().synced
-                && cluster.subnets.get().synced
-                && cluster.service_cidrs.get().synced;
+            let ready =
+                cluster.nodes.synced() && cluster.subnets.synced() && cluster.service_cidrs.get().settled();
             let inputs = if ready { self.inputs(&gateway).await } else { None };
             let due = verified.elapsed() >= VERIFY && self.is_quiet(verified);
             if let Some(inputs) = inputs

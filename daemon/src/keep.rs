@@ -111,7 +111,8 @@ pub async fn serve(
 pub async fn conflist(flags: Arc<Flags>, readiness: Readiness, cancel: CancellationToken) {
     tokio::select! {
         () = cancel.cancelled() => return,
-        () = readiness.ready() => {}
+        // A part that ended unasked ends the process.
+        ready = readiness.ready() => if !ready { return },
     }
     keep_conflist(&flags, cancel).await;
 }

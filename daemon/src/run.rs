@@ -290,8 +290,9 @@ pub async fn check(flags: Flags) -> anyhow::Result<()> {
     let _ = tokio::time::timeout(GRACE, subnets.wait_for(|subnets| subnets.synced)).await;
     let tunnel = ovs_tunnel(&ovs, &host).await;
     let wants_ipv6 = preflight::wants_ipv6(&flags, &cluster);
-    let facts =
+    let mut facts =
         preflight::gather(&flags.cni_conf_dir, &ovs, &host, kube.as_ref().ok(), tunnel, wants_ipv6).await;
+    facts.forbidden = cluster.forbidden();
     let findings = preflight::check(&facts, &flags);
     cancel.cancel();
     let mut out = std::io::stdout().lock();
