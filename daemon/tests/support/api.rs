@@ -158,11 +158,6 @@ impl FakeApi {
         let _ = self.0.events.send((String::new(), Value::Null));
     }
 
-    /// Forgets the events that the agent created, as a server does after an hour.
-    pub fn forget_events(&self) {
-        self.0.state.lock().unwrap().events.clear();
-    }
-
     /// Has an object without telling the watches of it, until it is [`FakeApi::put`].
     pub fn put_silently(&self, plural: &str, object: Value) {
         self.0.state.lock().unwrap().objects.insert((plural.to_owned(), key(&object)), object);
