@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_successor_of_the_same_name_is_another_pod() {
         let objects = BTreeMap::from([(PodFacts::key("web", "a"), Arc::new(pod(&["ovn"])))]);
-        let pods = Loaded { objects: Arc::new(objects), synced: true };
+        let pods = Loaded { objects: Arc::new(objects), synced: true, denied: false };
         let ids = |uid| [("pod_namespace", "web"), ("pod_name", "a"), (POD_UID, uid)];
         assert!(pod_of(&interface(&ids("u1")), &pods).is_some());
         assert!(pod_of(&interface(&ids("u0")), &pods).is_none());

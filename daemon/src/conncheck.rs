@@ -1,5 +1,6 @@
 //! Listeners by which the pinger sees that TCP and UDP reach this node (`--enable-verbose-conn-check`, node contract
-//! §5.1). A connection is accepted and closed; a datagram comes back.
+//! §5.1). A connection is accepted and closed; a datagram comes back, unless it comes
+//! from the same port of another node: two agents would answer each other for ever, and a source is easily forged.
 
 use std::io;
 use std::net::SocketAddr;
@@ -51,8 +52,10 @@ async fn accept(listener: TcpListener) {
 
 async fn echo(socket: Arc<UdpSocket>) {
     let mut buffer = [0; DATAGRAM];
+    let own = socket.local_addr().map(|address| address.port()).ok();
     loop {
         match socket.recv_from(&mut buffer).await {
+            Ok((_, from)) if Some(from.port()) == own => {}
             Ok((length, from)) => {
                 // Whoever asked is gone or asks again.
                 let _ = socket.send_to(buffer.get(..length).unwrap_or_default(), from).await;
@@ -103,6 +106,14 @@ mod tests {
         };
         let length = tokio::time::timeout(Duration::from_secs(30), answered).await.unwrap();
         assert_eq!(answer.get(..length).unwrap(), b"health check");
+        // What seems to come from another agent's listener is not answered; what comes after it is.
+        let twin = UdpSocket::bind(("127.0.0.2", udp)).await.unwrap();
+        twin.send_to(b"for ever", ("127.0.0.1", udp)).await.unwrap();
+        while asker.try_recv(&mut answer).is_ok() {}
+        asker.send(b"after").await.unwrap();
+        let wait = tokio::time::timeout(Duration::from_secs(30), asker.recv(&mut answer));
+        wait.await.unwrap().unwrap();
+        assert!(twin.try_recv(&mut answer).is_err(), "answered its twin");
         let taken = listen(&flags).await.unwrap_err();
         assert!(taken.to_string().contains(&format!("TCP 127.0.0.1:{tcp}")), "{taken}");
         flags.enable_verbose_conn_check = false;

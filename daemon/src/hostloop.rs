@@ -126,9 +126,9 @@ impl HostLoop {
             objects.mark_unchanged();
             // Without them the rules of all that run here would be leftovers.
             objects.awaits_pods = !cluster.pods.synced();
-            let ready = cluster.nodes.get().synced
-                && cluster.subnets.get().synced
-                && cluster.service_cidrs.get().synced
+            let ready = cluster.nodes.synced()
+                && cluster.subnets.synced()
+                && cluster.service_cidrs.get().settled()
                 && !objects.awaits_pods;
             let inputs = if ready { self.inputs(&gateway).await } else { None };
             let due = verified.elapsed() >= VERIFY && self.is_quiet(verified);

@@ -52,10 +52,10 @@ impl Folder {
 }
 
 /// Serves on a unix socket until cancelled, and binds it again when its file is gone. Calls that came by an earlier
-/// binding are finished.
+/// binding are finished; nobody can come by it any more.
 ///
 /// # Errors
-/// When a server ends by itself.
+/// When a server panics.
 pub async fn serve(
     path: PathBuf,
     first: (UnixListener, SocketFile),
@@ -65,13 +65,12 @@ pub async fn serve(
     let folder = path.parent().map(Path::to_owned).unwrap_or_default();
     let mut servers = JoinSet::new();
     let (listener, mut file) = first;
-    let spawn = |servers: &mut JoinSet<std::io::Result<()>>, listener: UnixListener| {
-        let (router, stop) = (router.clone(), cancel.clone());
-        servers.spawn(async move {
-            axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
-        });
+    let start = |servers: &mut JoinSet<()>, listener: UnixListener| {
+        let stop = cancel.child_token();
+        servers.spawn(secure::http(listener, router.clone(), stop.clone()));
+        stop
     };
-    spawn(&mut servers, listener);
+    let mut current = start(&mut servers, listener);
     let mut watch = Folder::watch(&folder);
     while !cancel.is_cancelled() {
         if !path.exists() {
@@ -79,7 +78,8 @@ pub async fn serve(
                 Ok((listener, new)) => {
                     tracing::warn!(path = %path.display(), "the socket's file was removed; it is bound again");
                     file = new;
-                    spawn(&mut servers, listener);
+                    let former = std::mem::replace(&mut current, start(&mut servers, listener));
+                    former.cancel();
                     // The folder itself may be a new one.
                     watch = Folder::watch(&folder);
                 }
@@ -95,10 +95,8 @@ pub async fn serve(
         tokio::select! {
             () = cancel.cancelled() => break,
             () = watch.changed() => {}
-            ended = servers.join_next() => {
-                ended.transpose().map_err(std::io::Error::other)?.transpose()?;
-                break;
-            }
+            // One of a former binding has answered its last call.
+            Some(ended) = servers.join_next() => ended.map_err(std::io::Error::other)?,
         }
     }
     while servers.join_next().await.is_some() {}
@@ -111,7 +109,8 @@ pub async fn serve(
 pub async fn conflist(flags: Arc<Flags>, readiness: Readiness, cancel: CancellationToken) {
     tokio::select! {
         () = cancel.cancelled() => return,
-        () = readiness.ready() => {}
+        // A part that ended unasked ends the process.
+        ready = readiness.ready() => if !ready { return },
     }
     keep_conflist(&flags, cancel).await;
 }
@@ -180,7 +179,11 @@ mod tests {
         let path = folder.path().join("run/s.sock");
         let router = Router::new().route("/", axum::routing::get(|| async { "x" }));
         let cancel = CancellationToken::new();
-        let serving = tokio::spawn(serve(path.clone(), socket::bind(&path).unwrap(), router, cancel.clone()));
+        let bound = socket::bind(&path).unwrap();
+        // Another name of the first socket, by which its listener is reached as long as there is one.
+        let first = folder.path().join("first");
+        std::fs::hard_link(&path, &first).unwrap();
+        let serving = tokio::spawn(serve(path.clone(), bound, router, cancel.clone()));
         for round in 0..3 {
             until("it accepts", async || UnixStream::connect(&path).await.is_ok()).await;
             if round == 1 {
@@ -191,6 +194,7 @@ mod tests {
             }
         }
         until("it accepts", async || UnixStream::connect(&path).await.is_ok()).await;
+        until("the first listener is gone", async || UnixStream::connect(&first).await.is_err()).await;
         cancel.cancel();
         serving.await.unwrap().unwrap();
         assert!(!path.exists());

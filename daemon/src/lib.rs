@@ -57,6 +57,7 @@ pub mod server;
 pub mod shortcut;
 pub mod socket;
 pub mod steps;
+pub mod supervise;
 pub mod sys;
 pub mod trim;
 pub mod underlay;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::daemons::Daemons;
-use crate::kube::Cluster;
+use crate::kube::{Cluster, Unknown};
 use crate::node::{NodeStatus, NotYet};
 use crate::ovs::{BR_INT, Ovs};
 
@@ -43,15 +43,7 @@ impl Readiness {
             ));
         }
         missing.extend(self.daemons.borrow().missing());
-        let unsynced: Vec<&str> =
-            self.cluster.status().into_iter().filter(|watch| !watch.synced).map(|watch| watch.kind).collect();
-        if !unsynced.is_empty() {
-            missing.push(NotYet::new(
-                "watches",
-                format!("not loaded yet: {}", unsynced.join(", ")),
-                "check the API server and the agent's permissions",
-            ));
-        }
+        missing.extend(unloaded(&self.cluster.unknown()));
         let node = self.node.borrow();
         if node.missing.is_empty() && !node.ready {
             missing.push(NotYet::new("node", "initialisation has not run yet", ""));
@@ -67,30 +59,51 @@ impl Readiness {
         missing
     }
 
-    /// Waits until nothing is missing.
-    pub async fn ready(&self) {
-        let cluster = &self.cluster;
-        let (mut pods, mut nodes, mut subnets, mut cidrs) = (
-            cluster.pods.subscribe(),
-            cluster.nodes.subscribe(),
-            cluster.subnets.subscribe(),
-            cluster.service_cidrs.subscribe(),
-        );
+    /// Waits until nothing is missing; `false` if a part has ended, which leaves things missing for ever.
+    pub async fn ready(&self) -> bool {
+        let mut objects = self.cluster.objects();
         let (mut views, mut node, mut host) =
             (self.ovs.subscribe(), self.node.clone(), self.host_applied.clone());
         let mut daemons = self.daemons.clone();
-        while !self.missing().is_empty() {
-            // A part that ended can't become ready any more: the process ends.
-            tokio::select! {
-                _ = pods.changed() => {}
-                _ = nodes.changed() => {}
-                _ = subnets.changed() => {}
-                _ = cidrs.changed() => {}
-                _ = views.changed() => {}
-                _ = node.changed() => {}
-                _ = host.changed() => {}
-                _ = daemons.changed() => {}
+        loop {
+            objects.mark_unchanged();
+            if self.missing().is_empty() {
+                return true;
+            }
+            let goes_on = tokio::select! {
+                goes_on = objects.changed() => goes_on,
+                changed = views.changed() => changed.is_ok(),
+                changed = node.changed() => changed.is_ok(),
+                changed = host.changed() => changed.is_ok(),
+                changed = daemons.changed() => changed.is_ok(),
+            };
+            if !goes_on {
+                return false;
             }
         }
     }
+}
+
+/// What is missing of the API server's objects. A kind that is refused is told with who can help.
+fn unloaded(unknown: &[Unknown]) -> Option<NotYet> {
+    let named = |kind: &Unknown| match kind.refused {
+        Some(code) => format!("{} (the API server refuses it: {code})", kind.kind),
+        None => kind.kind.to_owned(),
+    };
+    let names: Vec<String> = unknown.iter().map(named).collect();
+    let refused: Vec<&str> =
+        unknown.iter().filter(|kind| kind.refused.is_some()).map(|kind| kind.kind).collect();
+    let remedy = match refused.is_empty() {
+        true => "check the API server and the agent's permissions".to_owned(),
+        false => permit(&refused),
+    };
+    (!names.is_empty())
+        .then(|| NotYet::new("watches", format!("not loaded yet: {}", names.join(", ")), remedy))
+}
+
+/// What helps when the API server forbids to see these kinds.
+pub fn permit(kinds: &[&str]) -> String {
+    let resources = kinds.iter().map(|kind| if *kind == "own-node" { "nodes" } else { kind });
+    let resources = resources.collect::<Vec<_>>().join(", ");
+    format!("let the agent's ClusterRole (system:kube-ovn-cni) get, list and watch {resources}")
 }

@@ -37,6 +37,7 @@ use crate::parts::NodeParts;
 use crate::plug::{Locks, Patience, Plugger};
 use crate::readiness::Readiness;
 use crate::shortcut::Shortcut;
+use crate::supervise::{Tasks, until_end};
 use crate::underlay::{Underlay, managers::Managers};
 use crate::{
     conncheck, daemons, diagnostics, heal, health, install, keep, mtu, plug, portloop, preflight, server,
@@ -45,8 +46,10 @@ use crate::{
 
 /// Changes of the host's network that a slow reader may lag behind.
 const CHANGES: usize = 4096;
-/// How long calls in flight may take to end at shutdown.
-const GRACE: Duration = Duration::from_secs(5);
+/// How long calls in flight may take to end at shutdown: less than the manifest's `terminationGracePeriodSeconds`, 20.
+const GRACE: Duration = Duration::from_secs(15);
+/// How long `--check` waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs the agent until SIGTERM or SIGINT.
 ///
@@ -57,6 +60,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     let flags = Arc::new(flags);
     let node = flags.node_name();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), node, "kube-ovn-daemon starts");
+    tracing::info!(capabilities = capabilities(), "what the process may do");
     for flag in flags.without_effect() {
         tracing::warn!(flag = flag.flag, remedy = flag.remedy, "this flag has no effect");
     }
@@ -80,17 +84,18 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     // Calls that still run at the end may wait for what the watches bring.
     let watching = CancellationToken::new();
     let _watching = watching.clone().drop_guard();
-    let _watches = spawn_watches(&kube, watch_scope(&flags, &node), &cluster, &watching);
+    let mut watches = spawn_watches(&kube, watch_scope(&flags, &node), &cluster, &watching);
     let counters = Arc::new(Counters::new(Tools::system(), metrics.clone()));
     let ovs = Ovs::connect(endpoints).measured(metrics.clone());
     let (sink, recorder) = EventSink::new(kube.clone(), &node);
     let feed = Changes::default();
     let changes = broadcast::Sender::new(CHANGES);
-    let mut tasks = JoinSet::new();
-    tasks.spawn(sink.run());
-    tasks.spawn(profiles());
-    tasks.spawn(monitor(host.clone(), changes.clone()));
-    tasks.spawn(heal::listen(host.clone(), changes.clone()));
+    let mut tasks = Tasks::default();
+    tasks.keep("a watch", async move { drop(watches.join_next().await) });
+    tasks.keep("what sends events", sink.run());
+    tasks.once("what hears signals", profiles());
+    tasks.keep("what hears the kernel", monitor(host.clone(), changes.clone()));
+    tasks.keep("what hears the kernel's hints", heal::listen(host.clone(), changes.clone()));
 
     let inputs = Inputs {
         flags: flags.clone(),
@@ -120,8 +125,10 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     let (daemons_told, daemons) = watch::channel(daemons::Daemons::default());
     let (ovs_folder, ovn_folder) = (daemons::ovs_folder(&flags), daemons::ovn_folder());
     let ovs_sockets = ovs_folder.clone();
-    tasks.spawn(daemons::recompute(ovn_folder.clone(), daemons::RECOMPUTE, cancel.clone()));
-    tasks.spawn(daemons::follow(ovs_folder, ovn_folder, daemons_told, cancel.clone()));
+    let recompute = daemons::recompute(ovn_folder.clone(), daemons::RECOMPUTE, cancel.clone());
+    tasks.keep("what lets ovn-controller compute anew", recompute);
+    let follow = daemons::follow(ovs_folder, ovn_folder, daemons_told, cancel.clone());
+    tasks.keep("what looks after the programs beside the agent", follow);
     let readiness = Readiness { cluster, ovs, node: status, daemons, host_applied };
 
     // Sockets are bound before addresses move between interfaces.
@@ -153,17 +160,21 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         } else {
             let router = health::router(health.clone());
             servers.spawn(async move {
-                axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+                secure::http(listener, router, stop).await;
+                Ok(())
             });
         }
     }
-    let _checked = conncheck::listen(&flags).await?;
+    let mut checked = conncheck::listen(&flags).await?;
+    if !checked.is_empty() {
+        tasks.keep("the connectivity check", async move { drop(checked.join_next().await) });
+    }
     let source =
         diagnostics::Source { readiness: readiness.clone(), plugger: plugger.clone(), changes: feed.clone() };
     let methods = diagnostics::module(source).context("diagnostics")?;
     let _diagnostics_file = match socket::bind(&flags.diagnostics_socket) {
         Ok((listener, file)) => {
-            tasks.spawn(diagnostics::serve(listener, methods));
+            tasks.keep("diagnostics", diagnostics::serve(listener, methods));
             Some(file)
         }
         // Pods can be served without it.
@@ -174,7 +185,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         }
     };
 
-    tasks.spawn(initialiser.run(cancel.clone()));
+    tasks.keep("the node's steps", initialiser.run(cancel.clone()));
     let parts = NodeParts {
         node: plugger.node.clone(),
         client: Some(kube.clone()),
@@ -186,12 +197,13 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         feed: feed.clone(),
     };
     let underlay = Underlay::new(parts.clone(), flags.clone(), Managers::default());
-    tasks.spawn(underlay.run(changes.subscribe(), cancel.clone()));
+    tasks.keep("the provider networks' loop", underlay.run(changes.subscribe(), cancel.clone()));
     let shortcut = Shortcut::new(parts.clone(), ovs_sockets);
-    tasks.spawn(shortcut.run(changes.subscribe(), cancel.clone()));
+    tasks.keep("the loop of Services' flows", shortcut.run(changes.subscribe(), cancel.clone()));
     let exit = Exit::new(parts, Place::of(&flags.netns_dir));
     // Not among the tasks that end with this function: its last words to routers take a moment.
-    let exit = tokio::spawn(exit.run(changes.subscribe(), cancel.clone()));
+    let mut last = Tasks::default();
+    last.keep("the loop of the port in an external network", exit.run(changes.subscribe(), cancel.clone()));
     let (stop, look) = (
         cancel.clone(),
         preflight::Sources {
@@ -202,11 +214,11 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
             daemons: readiness.daemons.clone(),
         },
     );
-    tasks.spawn(async move {
+    tasks.once("the pre-flight look", async move {
         stop.run_until_cancelled(preflight::tell(look)).await;
     });
     let (told, recorder) = (readiness.node.clone(), plugger.recorder.clone());
-    tasks.spawn(mtu::tell(told, mtu_before, recorder, plugger.node.clone()));
+    tasks.once("the look at the MTU", mtu::tell(told, mtu_before, recorder, plugger.node.clone()));
     let host_loop = HostLoop {
         flags: flags.clone(),
         plugger: plugger.clone(),
@@ -218,36 +230,40 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         counters,
         at_home: std::collections::BTreeSet::new(),
     };
-    tasks.spawn(host_loop.run(cancel.clone()));
-    tasks.spawn(portloop::keep_ports(plugger.clone(), flags.clone(), changes.subscribe(), cancel.clone()));
+    tasks.keep("the host's loop", host_loop.run(cancel.clone()));
+    let ports = portloop::keep_ports(plugger.clone(), flags.clone(), changes.subscribe(), cancel.clone());
+    tasks.keep("the ports' loop", ports);
     if flags.prepare_ports {
-        tasks.spawn(plug::prepared::run(plugger.clone(), cancel.clone()));
+        tasks.keep("what prepares ports", plug::prepared::run(plugger.clone(), cancel.clone()));
     }
-    tasks.spawn(plug::replug::run(plugger.clone(), changes.subscribe(), feed.clone(), cancel.clone()));
-    tasks.spawn(trim::give_back(plugger.clone(), cancel.clone()));
-    tasks.spawn(plug::lost::run(plugger, changes.subscribe(), feed, cancel.clone()));
-    tasks.spawn(keep::conflist(flags.clone(), readiness, cancel.clone()));
+    let replug = plug::replug::run(plugger.clone(), changes.subscribe(), feed.clone(), cancel.clone());
+    tasks.keep("what gives pods their ports again", replug);
+    tasks.keep("what gives memory back", trim::give_back(plugger.clone(), cancel.clone()));
+    let lost = plug::lost::run(plugger, changes.subscribe(), feed, cancel.clone());
+    tasks.keep("what removes lost interfaces", lost);
+    tasks.keep("the network configuration", keep::conflist(flags.clone(), readiness, cancel.clone()));
 
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let ended = tokio::select! {
-        _ = terminate.recv() => None,
-        _ = interrupt.recv() => None,
-        ended = servers.join_next() => ended,
+    let asked = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
     };
+    let ended = until_end(asked, &mut servers, &mut tasks, &mut last).await;
     cancel.cancel();
-    if let Some(ended) = ended {
-        ended.context("a server ended")?.context("a server ended")?;
+    match &ended {
+        Ok(()) => tracing::info!("kube-ovn-daemon ends; pods keep their network"),
+        Err(error) => tracing::error!("kube-ovn-daemon ends, to start anew: {error:#}"),
     }
-    tracing::info!("kube-ovn-daemon ends; pods keep their network");
     let finish = async {
         while servers.join_next().await.is_some() {}
-        // A panic of it is in the log.
-        let _ = exit.await;
+        last.end().await;
     };
     if tokio::time::timeout(GRACE, finish).await.is_err() {
         tracing::warn!("calls were still in flight; the runtime repeats them");
     }
-    Ok(())
+    ended
 }
 
 /// SIGUSR1 and SIGUSR2 let Kube-OVN write profiles, and would end a process that does not expect them.
@@ -261,6 +277,13 @@ async fn profiles() {
         }
         tracing::info!("no profiles are written at SIGUSR1 and SIGUSR2; use `perf` on the process");
     }
+}
+
+/// The process's effective capabilities, as the kernel writes them: hexadecimal, bit n is capability n.
+fn capabilities() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.unwrap_or_default().trim().to_owned()
 }
 
 /// Flags that can't be meant together: waiting would not help.
@@ -288,11 +311,12 @@ pub async fn check(flags: Flags) -> anyhow::Result<()> {
     let _watches =
         kube.as_ref().ok().map(|kube| spawn_watches(kube, watch_scope(&flags, &node), &cluster, &cancel));
     let mut subnets = cluster.subnets.subscribe();
-    let _ = tokio::time::timeout(GRACE, subnets.wait_for(|subnets| subnets.synced)).await;
+    let _ = tokio::time::timeout(PATIENCE, subnets.wait_for(|subnets| subnets.synced)).await;
     let tunnel = ovs_tunnel(&ovs, &host).await;
     let wants_ipv6 = preflight::wants_ipv6(&flags, &cluster);
-    let facts =
+    let mut facts =
         preflight::gather(&flags.cni_conf_dir, &ovs, &host, kube.as_ref().ok(), tunnel, wants_ipv6).await;
+    facts.forbidden = cluster.forbidden();
     let findings = preflight::check(&facts, &flags);
     cancel.cancel();
     let mut out = std::io::stdout().lock();
@@ -311,7 +335,7 @@ fn watch_scope<'a>(flags: &'a Flags, node: &'a str) -> WatchScope<'a> {
 
 /// The tunnel's link as the switch has it configured.
 async fn ovs_tunnel(ovs: &Ovs, host: &HostNet) -> Option<(String, std::net::IpAddr)> {
-    tokio::time::timeout(GRACE, ovs.connected()).await.ok()?;
+    tokio::time::timeout(PATIENCE, ovs.connected()).await.ok()?;
     let view = ovs.view();
     let text =
         view.root_external_id("ovn-encap-ip-default").or_else(|| view.root_external_id("ovn-encap-ip"))?;
@@ -373,4 +397,14 @@ pub fn prepare_node(flags: &Flags) -> anyhow::Result<()> {
         tracing::info!("{line}");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_a_hexadecimal_number() {
+        assert!(u64::from_str_radix(&capabilities(), 16).is_ok());
+    }
 }

@@ -81,6 +81,21 @@ async fn detached<T: Send + 'static>(
 }
 
 impl Api {
+    /// The request; one that is not understood is counted and logged as any other, and answered.
+    fn decode<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &Bytes,
+        started: Instant,
+    ) -> Result<T, Box<Response>> {
+        decode(body).map_err(|error| {
+            tracing::warn!(call = path, error = error.message, "a call can't be read");
+            let response = failure(&error);
+            self.finished(path, &CniRequest::default(), &response, started);
+            Box::new(response)
+        })
+    }
+
     fn finished(&self, path: &str, request: &CniRequest, response: &Response, started: Instant) {
         let (code, took) = (response.status().as_u16(), started.elapsed());
         self.plugger.metrics.operation(path, code, took);
@@ -105,9 +120,9 @@ impl Api {
 
 async fn add(State(api): State<Api>, body: Bytes) -> Response {
     let started = Instant::now();
-    let request: CniRequest = match decode(&body) {
+    let request: CniRequest = match api.decode(ADD_PATH, &body, started) {
         Ok(request) => request,
-        Err(error) => return failure(&error),
+        Err(response) => return *response,
     };
     let (plugger, call) = (api.plugger.clone(), request.clone());
     let response =
@@ -130,9 +145,9 @@ async fn add(State(api): State<Api>, body: Bytes) -> Response {
 
 async fn del(State(api): State<Api>, body: Bytes) -> Response {
     let started = Instant::now();
-    let request: CniRequest = match decode(&body) {
+    let request: CniRequest = match api.decode(DEL_PATH, &body, started) {
         Ok(request) => request,
-        Err(error) => return failure(&error),
+        Err(response) => return *response,
     };
     let (plugger, call) = (api.plugger.clone(), request.clone());
     let response =
@@ -154,9 +169,9 @@ async fn del(State(api): State<Api>, body: Bytes) -> Response {
 
 async fn check(State(api): State<Api>, body: Bytes) -> Response {
     let started = Instant::now();
-    let request: CheckRequest = match decode(&body) {
+    let request: CheckRequest = match api.decode(CHECK_PATH, &body, started) {
         Ok(request) => request,
-        Err(error) => return failure(&error),
+        Err(response) => return *response,
     };
     let response = match api.plugger.check(&request).await {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
@@ -168,9 +183,9 @@ async fn check(State(api): State<Api>, body: Bytes) -> Response {
 
 async fn gc(State(api): State<Api>, body: Bytes) -> Response {
     let started = Instant::now();
-    let request: GcRequest = match decode(&body) {
+    let request: GcRequest = match api.decode(GC_PATH, &body, started) {
         Ok(request) => request,
-        Err(error) => return failure(&error),
+        Err(response) => return *response,
     };
     let plugger = api.plugger.clone();
     let network = request.network.clone();
@@ -179,7 +194,8 @@ async fn gc(State(api): State<Api>, body: Bytes) -> Response {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => failure(&error),
     };
-    api.plugger.metrics.operation(GC_PATH, response.status().as_u16(), started.elapsed());
+    // Of no single pod.
+    api.finished(GC_PATH, &CniRequest::default(), &response, started);
     response
 }
 

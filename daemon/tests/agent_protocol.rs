@@ -60,14 +60,24 @@ async fn k_144_k_145_every_call_has_its_code_its_words_and_a_line_in_the_log() {
     assert_eq!((code, answer.error.as_str()), (200, ""));
     assert_eq!(ask(&machine, check, &whole).await.0, 204);
     assert_eq!(ask(&machine, del, &whole).await.0, 204);
+    // What nobody understands counts too.
+    let gc = "/api/v1/gc";
+    for path in [check, gc] {
+        assert_eq!(ask(&machine, path, &json!("no object")).await.0, 400, "{path}");
+    }
     let log = machine.log();
+    for path in [add, del, check, gc] {
+        let told = |line: &&str| line.contains(&format!("call=\"{path}\" status=400 took_ms="));
+        assert!(log.lines().any(|line| told(&line)), "{path}\n{log}");
+    }
     for (path, code) in [(add, 200), (add, 500), (check, 204), (del, 204)] {
         let line = log.lines().find(|line| line.contains(path) && line.contains(&format!("{code}")));
         let line = line.unwrap_or_else(|| panic!("{path} {code} is not in the log\n{log}"));
         assert!(line.contains("took_ms") && line.contains("pod-"), "{line}");
     }
     let metrics = machine.get("/metrics").await;
-    for (path, code) in [(add, 200), (add, 500), (del, 204)] {
+    for (path, code) in [(add, 200), (add, 500), (del, 204), (add, 400), (del, 400), (check, 400), (gc, 400)]
+    {
         let series = format!("method=\"{path}\",status_code=\"{code}\"");
         assert!(metrics.contains(&series), "{series} is not in the metrics");
     }

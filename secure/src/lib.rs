@@ -5,6 +5,7 @@
 //! no token and its scheme is the manifest's. The certificate is made at start and lives in memory.
 
 mod access;
+mod http;
 mod tls;
 
 use std::io;
@@ -22,6 +23,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 pub use access::{Access, guard};
+pub use http::http;
 pub use tls::{Terms, server_config};
 
 /// For the first byte, and then for the handshake.
@@ -53,13 +55,11 @@ pub async fn serve(
     let accepting = tokio::spawn(async move {
         stop.run_until_cancelled(accept(listener, acceptor, secure, plain)).await;
     });
-    let by_tls = axum::serve(Sorted { streams: secured, address }, whole)
-        .with_graceful_shutdown(cancel.clone().cancelled_owned());
-    let others = axum::serve(Sorted { streams: plainly, address }, probes)
-        .with_graceful_shutdown(cancel.cancelled_owned());
-    let (by_tls, others) = tokio::join!(by_tls.into_future(), others.into_future());
+    let by_tls = http(Sorted { streams: secured, address }, whole, cancel.clone());
+    let others = http(Sorted { streams: plainly, address }, probes, cancel);
+    tokio::join!(by_tls, others);
     accepting.abort();
-    by_tls.and(others)
+    Ok(())
 }
 
 async fn accept(

@@ -8,10 +8,11 @@ use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
 
 use super::facts::{NodeFacts, PodFacts, ServiceCidrFacts, SubnetFacts};
-use super::reflect::{Reflection, WatchStatus};
+use super::reflect::{Followed, Reflection, Unknown, WatchStatus};
 use super::underlay::{
     ExternalGatewayFacts, OvnEipFacts, OwnNodeFacts, ProviderNetworkFacts, ServiceFacts, VlanFacts,
 };
+use crate::frame::Objects;
 
 /// Everything that the agent watches.
 #[derive(Debug)]
@@ -56,25 +57,49 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// Every watch has loaded once.
-    pub fn synced(&self) -> bool {
-        self.pods.synced() && self.nodes.synced() && self.subnets.synced() && self.service_cidrs.synced()
+    fn all(&self) -> [&dyn Followed; 10] {
+        [
+            &self.pods,
+            &self.nodes,
+            &self.subnets,
+            &self.service_cidrs,
+            &self.provider_networks,
+            &self.vlans,
+            &self.own_node,
+            &self.external_gateway,
+            &self.ovn_eips,
+            &self.services,
+        ]
     }
 
-    /// How the watches are doing.
+    /// Kinds of which nothing is known yet.
+    pub fn unknown(&self) -> Vec<Unknown> {
+        self.all().into_iter().filter_map(Followed::unknown).collect()
+    }
+
+    /// Kinds that the API server forbids the agent to see.
+    pub fn forbidden(&self) -> Vec<&'static str> {
+        self.all().into_iter().filter_map(Followed::forbidden).collect()
+    }
+
+    /// Wakes on every change of every kind.
+    pub fn objects(&self) -> Objects {
+        Objects::default()
+            .and(self.pods.subscribe())
+            .and(self.nodes.subscribe())
+            .and(self.subnets.subscribe())
+            .and(self.service_cidrs.subscribe())
+            .and(self.provider_networks.subscribe())
+            .and(self.vlans.subscribe())
+            .and(self.own_node.subscribe())
+            .and(self.external_gateway.subscribe())
+            .and(self.ovn_eips.subscribe())
+            .and(self.services.subscribe())
+    }
+
+    /// How the watches are doing. Walks over all objects: for people who ask.
     pub fn status(&self) -> Vec<WatchStatus> {
-        vec![
-            self.pods.status(),
-            self.nodes.status(),
-            self.subnets.status(),
-            self.service_cidrs.status(),
-            self.provider_networks.status(),
-            self.vlans.status(),
-            self.own_node.status(),
-            self.external_gateway.status(),
-            self.ovn_eips.status(),
-            self.services.status(),
-        ]
+        self.all().into_iter().map(Followed::status).collect()
     }
 }
 

@@ -211,11 +211,17 @@ impl EventSink {
             && !occurrence.everywhere
             && now.duration_since(sent.at) < AGGREGATION
         {
-            sent.count += 1;
-            sent.at = now;
-            let patch = json!({"count": sent.count, "lastTimestamp": stamp});
-            api.patch(&sent.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-            return Ok(());
+            let count = sent.count + 1;
+            let patch = json!({"count": count, "lastTimestamp": stamp});
+            match api.patch(&sent.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                Ok(_) => {
+                    (sent.count, sent.at) = (count, now);
+                    return Ok(());
+                }
+                // Somebody deleted it: what happens now is to be seen all the same.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => return Err(error),
+            }
         }
         let name = occurrence.event_name(time.as_nanosecond());
         let source = match occurrence.everywhere {
@@ -271,6 +277,39 @@ mod tests {
             assert_ne!(other.event_name(1), once);
         }
         assert_ne!(said("u", "m", false).event_name(1), said("u", "m", false).event_name(2));
+    }
+
+    #[tokio::test]
+    async fn a_repetition_of_an_event_that_was_deleted_is_a_new_event() {
+        let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let log = asked.clone();
+        let service = tower::service_fn(move |request: hyper::Request<kube::client::Body>| {
+            let path = request.uri().path().to_owned();
+            let mut asked = log.lock().unwrap();
+            asked.push((request.method().to_string(), path));
+            // The second request is the first repetition.
+            let (code, body) = match asked.len() {
+                2 => (
+                    404,
+                    json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "message": "", "code": 404}),
+                ),
+                _ => {
+                    (200, json!({"apiVersion": "v1", "kind": "Event", "metadata": {}, "involvedObject": {}}))
+                }
+            };
+            let body = kube::client::Body::from(body.to_string().into_bytes());
+            std::future::ready(hyper::Response::builder().status(code).body(body))
+        });
+        let (sink, recorder) = EventSink::new(Client::new(service, "default"), "n");
+        for _ in 0..3 {
+            recorder.record(ObjectRef::pod("web", "p", "u"), EventType::Warning, "R", "m".into());
+        }
+        drop(recorder);
+        sink.run().await;
+        let asked = asked.lock().unwrap();
+        let methods: Vec<&str> = asked.iter().map(|(method, _)| method.as_str()).collect();
+        assert_eq!(methods, ["POST", "PATCH", "POST", "PATCH"]);
+        assert_ne!(asked[1].1, asked[3].1, "the new one's count is raised from then on");
     }
 
     #[test]

@@ -8,22 +8,25 @@
 mod client;
 mod cluster;
 mod events;
+mod fact;
 mod facts;
 mod lookup;
 mod patch;
 mod reflect;
+mod refusal;
 mod underlay;
 mod watched;
 
 pub use client::client;
 pub use cluster::{Cluster, WatchScope, spawn_watches};
 pub use events::{EventSink, EventType, ObjectRef, Recorder};
+pub use fact::Fact;
 pub use facts::{
     NatPolicyRule, NodeFacts, PodFacts, PodKey, ServiceCidrFacts, SubnetFacts, UnavailableCondition,
 };
 pub use lookup::{FoundPod, PodLookup};
 pub use patch::{KubeError, annotate_node, annotate_pod, label_node, ovn_eip_ready, set_network_unavailable};
-pub use reflect::{Fact, Loaded, Reflection, WatchStatus};
+pub use reflect::{Loaded, Reflection, Unknown, WatchStatus};
 pub use underlay::{
     ExternalGatewayFacts, OvnEipFacts, OwnNodeFacts, ProviderNetworkFacts, ServiceFacts, VlanFacts,
 };

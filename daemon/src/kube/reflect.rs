@@ -15,90 +15,40 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use kube::Api;
 use kube::runtime::watcher;
-use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::facts::{NodeFacts, PodFacts, PodKey, ServiceCidrFacts, SubnetFacts};
-use super::underlay::{
-    ExternalGatewayFacts, OvnEipFacts, OwnNodeFacts, ProviderNetworkFacts, ServiceFacts, VlanFacts,
-};
+use super::fact::Fact;
+use super::refusal::{self, Bounds, Refusals, Verdict};
 use super::watched::Watched;
-
-/// A kind of projected object.
-pub trait Fact: Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static {
-    /// How objects are told apart.
-    type Key: Clone + Ord + Hash + Send + Sync + std::fmt::Debug;
-
-    /// From the object as the API server sends it.
-    ///
-    /// # Errors
-    /// When the object lacks what every object of the kind has.
-    fn decode(value: &Value) -> Result<Self, String>;
-
-    /// The key in the snapshot, from name and namespace.
-    fn key(namespace: &str, name: &str) -> Self::Key;
-}
-
-macro_rules! cluster_fact {
-    ($($fact:ty),*) => {$(
-        impl Fact for $fact {
-            type Key = Arc<str>;
-            fn decode(value: &Value) -> Result<Self, String> {
-                Self::project(value)
-            }
-            fn key(_: &str, name: &str) -> Arc<str> {
-                name.into()
-            }
-        }
-    )*};
-}
-
-cluster_fact!(
-    NodeFacts,
-    SubnetFacts,
-    ServiceCidrFacts,
-    ProviderNetworkFacts,
-    VlanFacts,
-    OwnNodeFacts,
-    ExternalGatewayFacts,
-    OvnEipFacts
-);
-
-macro_rules! namespaced_fact {
-    ($($fact:ty),*) => {$(
-        impl Fact for $fact {
-            type Key = PodKey;
-            fn decode(value: &Value) -> Result<Self, String> {
-                Self::project(value)
-            }
-            fn key(namespace: &str, name: &str) -> PodKey {
-                (namespace.into(), name.into())
-            }
-        }
-    )*};
-}
-
-namespaced_fact!(PodFacts, ServiceFacts);
 
 /// A snapshot of one kind.
 #[derive(Debug)]
 pub struct Loaded<T: Fact> {
     /// The objects.
     pub objects: Arc<BTreeMap<T::Key, Arc<T>>>,
-    /// The first list is complete (or the API doesn't have the kind).
+    /// The first list is complete (or the API doesn't have the kind). What is not there then is gone.
     pub synced: bool,
+    /// The API server does not let the agent see the kind: nobody waits for it, and nothing of it counts as gone.
+    pub denied: bool,
+}
+
+impl<T: Fact> Loaded<T> {
+    /// Whether waiting for more makes no sense.
+    pub fn settled(&self) -> bool {
+        self.synced || self.denied
+    }
 }
 
 impl<T: Fact> Clone for Loaded<T> {
     fn clone(&self) -> Self {
-        Self { objects: self.objects.clone(), synced: self.synced }
+        Self { objects: self.objects.clone(), synced: self.synced, denied: self.denied }
     }
 }
 
 impl<T: Fact> Default for Loaded<T> {
     fn default() -> Self {
-        Self { objects: Arc::default(), synced: false }
+        Self { objects: Arc::default(), synced: false, denied: false }
     }
 }
 
@@ -109,6 +59,8 @@ pub struct WatchStatus {
     pub kind: &'static str,
     /// The first list is complete.
     pub synced: bool,
+    /// Status with which the API server refuses the kind now (403, 404).
+    pub refused: Option<u16>,
     /// Objects held.
     pub objects: usize,
     /// Hash over keys and content: equal on two agents that see the same.
@@ -127,6 +79,7 @@ pub struct Reflection<T: Fact> {
     kind: &'static str,
     /// The agent can do without the kind.
     optional: bool,
+    bounds: Bounds,
     state: watch::Sender<Loaded<T>>,
     meter: std::sync::Mutex<Meter>,
 }
@@ -136,16 +89,56 @@ struct Meter {
     heard: Option<Instant>,
     undecodable: u64,
     breaks: u64,
+    refused: Option<u16>,
+}
+
+/// A kind of which nothing is known yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// Plural name of the kind.
+    pub kind: &'static str,
+    /// Status with which the API server refuses it.
+    pub refused: Option<u16>,
+}
+
+/// A watch, whatever its kind.
+pub(super) trait Followed {
+    /// What it waits for, if it does.
+    fn unknown(&self) -> Option<Unknown>;
+    /// The API server forbids to see the kind.
+    fn forbidden(&self) -> Option<&'static str>;
+    /// How it is doing.
+    fn status(&self) -> WatchStatus;
+}
+
+impl<T: Fact> Followed for Reflection<T> {
+    fn unknown(&self) -> Option<Unknown> {
+        let settled = self.state.borrow().settled();
+        (!settled).then(|| Unknown { kind: self.kind, refused: self.meter().refused })
+    }
+
+    fn forbidden(&self) -> Option<&'static str> {
+        (self.meter().refused == Some(refusal::FORBIDDEN)).then_some(self.kind)
+    }
+
+    fn status(&self) -> WatchStatus {
+        Self::status(self)
+    }
 }
 
 impl<T: Fact> Reflection<T> {
     /// An empty one, not synced.
     pub fn new(kind: &'static str) -> Self {
-        Self { kind, optional: false, state: watch::Sender::default(), meter: std::sync::Mutex::default() }
+        Self {
+            kind,
+            optional: false,
+            bounds: Bounds::default(),
+            state: watch::Sender::default(),
+            meter: std::sync::Mutex::default(),
+        }
     }
 
-    /// The agent can do without the kind: an API server that lacks it, or
-    /// refuses it, counts as having no object of it.
+    /// The agent can do without the kind: see [`Refusals`].
     #[must_use]
     pub fn optional(mut self) -> Self {
         self.optional = true;
@@ -203,9 +196,15 @@ impl<T: Fact> Reflection<T> {
                 state.objects =
                     Arc::new(objects.into_iter().map(|(key, new)| (key, Arc::new(new))).collect());
                 state.synced = true;
+                state.denied = false;
             }
             !same
         });
+    }
+
+    /// Nothing is going to be known of the kind; whether that is news.
+    fn deny(&self) -> bool {
+        self.state.send_if_modified(|state| !state.synced && !std::mem::replace(&mut state.denied, true))
     }
 
     /// How the watch is doing.
@@ -216,10 +215,11 @@ impl<T: Fact> Reflection<T> {
             key.hash(&mut hash);
             format!("{object:?}").hash(&mut hash);
         }
-        let meter = self.meter.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let meter = self.meter();
         WatchStatus {
             kind: self.kind,
             synced: state.synced,
+            refused: meter.refused,
             objects: state.objects.len(),
             checksum: format!("{:016x}", hash.finish()),
             age_seconds: meter.heard.map(|heard| heard.elapsed().as_secs()),
@@ -228,8 +228,12 @@ impl<T: Fact> Reflection<T> {
         }
     }
 
+    fn meter(&self) -> std::sync::MutexGuard<'_, Meter> {
+        self.meter.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     fn measure(&self, change: impl FnOnce(&mut Meter)) {
-        change(&mut self.meter.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        change(&mut self.meter());
     }
 
     /// Follows the watch until cancelled.
@@ -239,9 +243,11 @@ impl<T: Fact> Reflection<T> {
         config: watcher::Config,
         cancel: CancellationToken,
     ) {
-        let mut stream = pin!(watcher(api, config));
+        let start = || watcher(api.clone(), config.clone());
+        let mut stream = pin!(start());
         let mut listing: Option<BTreeMap<T::Key, T>> = None;
         let mut pause = RETRY_MIN;
+        let mut refusals = Refusals::new(self.bounds);
         // One line per outage, however often it is tried.
         let mut broken: Option<Instant> = None;
         loop {
@@ -249,54 +255,89 @@ impl<T: Fact> Reflection<T> {
                 () = cancel.cancelled() => return,
                 event = stream.next() => event,
             };
-            match event {
+            let error = match event {
                 None => return,
+                // Said before the server is asked for a list: no word of it.
+                Some(Ok(watcher::Event::Init)) => {
+                    listing = Some(BTreeMap::new());
+                    continue;
+                }
                 Some(Ok(event)) => {
                     pause = RETRY_MIN;
+                    refusals.over();
                     if let Some(since) = broken.take() {
                         let seconds = since.elapsed().as_secs_f32();
                         tracing::info!(kind = self.kind, seconds, "the watch works again");
                     }
-                    self.measure(|meter| meter.heard = Some(Instant::now()));
-                    match event {
-                        watcher::Event::Init => listing = Some(BTreeMap::new()),
-                        watcher::Event::InitApply(object) => {
-                            if let (Some((key, Some(fact))), Some(listing)) =
-                                (self.take(object), &mut listing)
-                            {
-                                listing.insert(key, fact);
-                            }
-                        }
-                        watcher::Event::InitDone => self.replace(listing.take().unwrap_or_default()),
-                        watcher::Event::Apply(object) => {
-                            if let Some((key, fact)) = self.take(object) {
-                                self.put(key, fact);
-                            }
-                        }
-                        watcher::Event::Delete(object) => {
-                            if let Some(key) = object.key() {
-                                self.put(key, None);
-                            }
-                        }
-                    }
+                    self.measure(|meter| (meter.heard, meter.refused) = (Some(Instant::now()), None));
+                    self.hear(event, &mut listing);
+                    continue;
                 }
-                Some(Err(error)) => {
-                    self.measure(|meter| meter.breaks += 1);
-                    if self.optional && is_refused(&error) {
-                        tracing::info!(kind = self.kind, error = %error, "the API server does not offer this kind");
-                        self.replace(BTreeMap::new());
-                        pause = RETRY_UNKNOWN_KIND;
-                    } else {
-                        if broken.is_none() {
-                            tracing::warn!(kind = self.kind, error = %error, "the watch broke; trying again");
-                        }
-                        broken.get_or_insert_with(Instant::now);
+                Some(Err(error)) => error,
+            };
+            let refused = refusal::code(&error);
+            self.measure(|meter| (meter.breaks, meter.refused) = (meter.breaks + 1, refused));
+            let verdict = match refused.filter(|_| self.optional) {
+                Some(code) => refusals.judge(code, &self.state.borrow(), Instant::now()),
+                None => Verdict::Retry,
+            };
+            let wait = match verdict {
+                Verdict::Retry => {
+                    if broken.is_none() {
+                        tracing::warn!(kind = self.kind, error = %error, "the watch broke; trying again");
                     }
-                    tokio::select! {
-                        () = cancel.cancelled() => return,
-                        () = tokio::time::sleep(pause) => {}
+                    broken.get_or_insert_with(Instant::now);
+                    let most = if refused.is_some() { RETRY_REFUSED } else { RETRY_MAX };
+                    let now = pause;
+                    pause = (pause * 2).min(most);
+                    now
+                }
+                Verdict::Denied => {
+                    if self.deny() {
+                        tracing::warn!(
+                            kind = self.kind, error = %error,
+                            "the API server does not let the agent see this kind; nothing of it is taken for gone"
+                        );
                     }
-                    pause = (pause * 2).min(RETRY_MAX);
+                    self.bounds.again
+                }
+                Verdict::Absent => {
+                    let had = self.get();
+                    if !had.synced || !had.objects.is_empty() {
+                        let objects = had.objects.len();
+                        tracing::warn!(kind = self.kind, error = %error, objects, "the API server does not have this kind");
+                    }
+                    self.replace(BTreeMap::new());
+                    // A watch that goes on where it was would not tell of what is there when the kind comes.
+                    stream.set(start());
+                    self.bounds.again
+                }
+            };
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Takes over what the server says.
+    fn hear(&self, event: watcher::Event<Watched<T>>, listing: &mut Option<BTreeMap<T::Key, T>>) {
+        match event {
+            watcher::Event::Init => *listing = Some(BTreeMap::new()),
+            watcher::Event::InitApply(object) => {
+                if let (Some((key, Some(fact))), Some(listing)) = (self.take(object), listing) {
+                    listing.insert(key, fact);
+                }
+            }
+            watcher::Event::InitDone => self.replace(listing.take().unwrap_or_default()),
+            watcher::Event::Apply(object) => {
+                if let Some((key, fact)) = self.take(object) {
+                    self.put(key, fact);
+                }
+            }
+            watcher::Event::Delete(object) => {
+                if let Some(key) = object.key() {
+                    self.put(key, None);
                 }
             }
         }
@@ -320,62 +361,9 @@ impl<T: Fact> Reflection<T> {
 /// noticed soon.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// A kind that the API server doesn't have may come with its upgrade.
-const RETRY_UNKNOWN_KIND: Duration = Duration::from_secs(60);
-
-fn is_refused(error: &watcher::Error) -> bool {
-    matches!(
-        error,
-        watcher::Error::InitialListFailed(kube::Error::Api(status)) | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-            if matches!(status.code, 403 | 404)
-    )
-}
+/// The same for refusals: they come at once and cost the server little, but from every node.
+const RETRY_REFUSED: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn node(name: &str, address: &str) -> NodeFacts {
-        NodeFacts { name: name.into(), internal_ips: vec![address.parse().unwrap()], ..NodeFacts::default() }
-    }
-
-    #[test]
-    fn equal_content_wakes_nobody() {
-        let nodes = Reflection::<NodeFacts>::new("nodes");
-        nodes.put("a".into(), Some(node("a", "10.0.0.1")));
-        let mut receiver = nodes.subscribe();
-        nodes.put("a".into(), Some(node("a", "10.0.0.1")));
-        nodes.put("b".into(), None);
-        assert!(!receiver.has_changed().unwrap());
-        nodes.put("a".into(), Some(node("a", "10.0.0.2")));
-        assert!(receiver.has_changed().unwrap());
-        receiver.mark_unchanged();
-        let held = receiver.borrow().objects.clone();
-        nodes.put("a".into(), None);
-        // A snapshot that someone holds never changes under him.
-        assert_eq!(held.len(), 1);
-        assert!(nodes.get().objects.is_empty());
-    }
-
-    #[test]
-    fn a_relist_delivers_deletions() {
-        let nodes = Reflection::<NodeFacts>::new("nodes");
-        nodes.put("gone".into(), Some(node("gone", "10.0.0.1")));
-        nodes.replace(BTreeMap::from([("kept".into(), node("kept", "10.0.0.2"))]));
-        let state = nodes.get();
-        assert!(state.synced);
-        assert_eq!(state.objects.keys().map(|key| &**key).collect::<Vec<_>>(), ["kept"]);
-    }
-
-    #[test]
-    fn a_bad_object_is_counted_and_left_out() {
-        let subnets = Reflection::<SubnetFacts>::new("subnets");
-        let bad: Watched<SubnetFacts> = serde_json::from_str(r#"{"spec": 3}"#).unwrap();
-        assert!(subnets.take(bad).is_none());
-        assert_eq!(subnets.status().undecodable, 1);
-        let good: Watched<SubnetFacts> =
-            serde_json::from_str(r#"{"metadata": {"name": "s"}, "spec": {"cidrBlock": "10.16.0.0/16"}}"#)
-                .unwrap();
-        assert!(subnets.take(good).unwrap().1.is_some());
-    }
-}
+#[path = "reflect_tests.rs"]
+mod tests;

@@ -5,7 +5,7 @@ use kube::core::{ApiResource, DynamicResourceScope};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::reflect::Fact;
+use super::fact::Fact;
 
 /// An object as watched: enough metadata for the watch, and its projection.
 #[derive(Clone, Debug)]

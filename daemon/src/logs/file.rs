@@ -58,18 +58,38 @@ impl LogFile {
     /// Writes one line.
     ///
     /// # Errors
-    /// As the file system.
+    /// As the file system: the line may not be where people look for it. When a full file can't be followed by a new one
+    /// (no descriptors, no space, no folder), the line is in the old one, and the next line tries again.
     pub fn write(&mut self, line: &[u8]) -> io::Result<()> {
         let length = line.len() as u64;
-        if self.most > 0 && self.written > 0 && self.written + length > self.most {
-            let mut old = self.path.clone().into_os_string();
-            old.push(".1");
-            fs::rename(&self.path, old)?;
-            *self = Self::open(&self.path, self.mode, self.most)?;
-        }
+        let full = self.most > 0 && self.written > 0 && self.written + length > self.most;
+        let turned = if full { self.turn_over() } else { Ok(()) };
         self.file.write_all(line)?;
         self.written += length;
+        turned
+    }
+
+    fn turn_over(&mut self) -> io::Result<()> {
+        let mut old = self.path.clone().into_os_string();
+        old.push(".1");
+        match fs::rename(&self.path, old) {
+            // An attempt before this one came that far.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        *self = Self::open(&self.path, self.mode, self.most)?;
         Ok(())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// One that is full after `most` bytes.
+    #[cfg(test)]
+    pub(crate) fn small(path: &Path, most: u64) -> Self {
+        Self::open(path, 0o600, most).unwrap()
     }
 }
 
@@ -104,5 +124,34 @@ mod tests {
         for bad in ["--log-perm=9", "--log-perm=7777", "--log_file_max_size=x"] {
             assert!(with(&["--logtostderr=false", bad]).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn no_line_is_lost_while_a_full_file_can_not_be_followed_by_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let [logs, away] = ["logs", "away"].map(|name| folder.path().join(name));
+        fs::create_dir(&logs).unwrap();
+        let (path, old) = (logs.join("x.log"), logs.join("x.log.1"));
+        let mut file = LogFile::small(&path, 8);
+        file.write(b"1234567\n").unwrap();
+        // It can't be renamed.
+        fs::create_dir(&old).unwrap();
+        assert!(file.write(b"a\n").is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"1234567\na\n");
+        fs::remove_dir(&old).unwrap();
+        file.write(b"abcdefg\n").unwrap();
+        assert_eq!(
+            (fs::read(&old).unwrap(), fs::read(&path).unwrap()),
+            (b"1234567\na\n".to_vec(), b"abcdefg\n".to_vec())
+        );
+        // It can't be made anew: as after a rename without a descriptor left.
+        fs::rename(&logs, &away).unwrap();
+        for _ in 0..2 {
+            assert!(file.write(b"b\n").is_err());
+        }
+        assert_eq!(fs::read(away.join("x.log")).unwrap(), b"abcdefg\nb\nb\n");
+        fs::create_dir(&logs).unwrap();
+        file.write(b"c\n").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"c\n");
     }
 }

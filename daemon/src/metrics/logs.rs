@@ -20,8 +20,42 @@ static LINES: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 static BYTES: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
 struct Target {
-    file: Option<Mutex<LogFile>>,
+    file: Option<Mutex<Kept>>,
     stderr: bool,
+}
+
+struct Kept {
+    file: LogFile,
+    /// It can't be written, which was told.
+    broken: bool,
+}
+
+impl Target {
+    fn new(file: Option<LogFile>, stderr: bool) -> Self {
+        Self { file: file.map(|file| Mutex::new(Kept { file, broken: false })), stderr }
+    }
+
+    /// Hands on a line; `always`: to standard error too, as klog does with errors.
+    fn write(&self, line: &[u8], always: bool, stderr: &mut impl Write) {
+        let mut seen = self.stderr || always;
+        if let Some(kept) = &self.file {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let written = kept.file.write(line);
+            if let Err(error) = &written {
+                // A full disk must not stop the agent, nor lose what it has to say.
+                seen = true;
+                if !kept.broken {
+                    let path = kept.file.path().display();
+                    let _ = writeln!(stderr, "log file {path}: {error}; lines come here meanwhile");
+                }
+            }
+            kept.broken = written.is_err();
+        }
+        if seen {
+            // Whoever closed our standard error must not stop the agent.
+            let _ = stderr.write_all(line);
+        }
+    }
 }
 
 /// One process has one log; until it is set, it is standard error.
@@ -30,7 +64,7 @@ static TARGET: OnceLock<Target> = OnceLock::new();
 /// Lines go to a file from now on, and to standard error if they shall; errors always do.
 pub fn write_logs_to(file: Option<LogFile>, stderr: bool) {
     // A second call would be a second log.
-    let _ = TARGET.set(Target { file: file.map(Mutex::new), stderr });
+    let _ = TARGET.set(Target::new(file, stderr));
 }
 
 /// Hands out writers that count.
@@ -61,15 +95,10 @@ impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         LINES[self.0].fetch_add(1, Ordering::Relaxed);
         BYTES[self.0].fetch_add(line.len() as u64, Ordering::Relaxed);
-        let target = TARGET.get();
-        if let Some(file) = target.and_then(|target| target.file.as_ref()) {
-            // A full disk must not stop the agent either.
-            let _ = file.lock().unwrap_or_else(PoisonError::into_inner).write(line);
-        }
-        // As klog: errors are always seen.
-        if self.0 == 0 || target.is_none_or(|target| target.stderr) {
-            // Whoever closed our standard error must not stop the agent.
-            let _ = io::stderr().lock().write_all(line);
+        let mut stderr = io::stderr().lock();
+        match TARGET.get() {
+            Some(target) => target.write(line, self.0 == 0, &mut stderr),
+            None => drop(stderr.write_all(line)),
         }
         Ok(line.len())
     }
@@ -95,5 +124,32 @@ impl Collector for Lines {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_the_file_does_not_take_go_to_standard_error_with_a_word_about_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let logs = folder.path().join("logs");
+        std::fs::create_dir(&logs).unwrap();
+        let target = Target::new(Some(LogFile::small(&logs.join("x.log"), 4)), false);
+        let mut seen = Vec::new();
+        target.write(b"full\n", false, &mut seen);
+        assert!(seen.is_empty());
+        std::fs::rename(&logs, folder.path().join("away")).unwrap();
+        target.write(b"one\n", false, &mut seen);
+        target.write(b"two\n", false, &mut seen);
+        let text = String::from_utf8(std::mem::take(&mut seen)).unwrap();
+        assert!(text.ends_with("meanwhile\none\ntwo\n") && text.matches("log file").count() == 1, "{text}");
+        std::fs::create_dir(&logs).unwrap();
+        target.write(b"back\n", false, &mut seen);
+        assert!(seen.is_empty());
+        assert_eq!(std::fs::read(logs.join("x.log")).unwrap(), b"back\n");
+        target.write(b"bad\n", true, &mut seen);
+        assert_eq!(seen, b"bad\n", "errors are always seen");
     }
 }

@@ -36,6 +36,14 @@ pub fn check(facts: &Facts, flags: &Flags) -> Vec<Finding> {
             "let both follow the same time servers (chrony, systemd-timesyncd)",
         ));
     }
+    if !facts.forbidden.is_empty() {
+        findings.push(finding(
+            "permissions",
+            Severity::Warning,
+            format!("the API server forbids the agent to see {}", facts.forbidden.join(", ")),
+            crate::readiness::permit(&facts.forbidden),
+        ));
+    }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings
 }

@@ -29,6 +29,7 @@ fn good() -> Facts {
         tunnel: Some(("eth1".into(), 1500, "10.9.0.11".parse().unwrap())),
         clock_ahead: Some(1),
         wants_ipv6: true,
+        forbidden: Vec::new(),
     }
 }
 
@@ -79,6 +80,7 @@ fn each_fault_has_a_finding() {
         (with(&|facts| facts.ipv6 = false), ("ipv6", Fatal)),
         (with(&|facts| facts.tunnel.as_mut().unwrap().1 = 1379), ("mtu", Fatal)),
         (with(&|facts| facts.clock_ahead = Some(-60)), ("clock", Warning)),
+        (with(&|facts| facts.forbidden.push("vlans")), ("permissions", Warning)),
     ] {
         assert_eq!(found(&facts, &[]), [wanted], "{facts:?}");
     }

@@ -69,6 +69,8 @@ pub async fn gather(
             None => None,
         },
         wants_ipv6,
+        // The watches know.
+        forbidden: Vec::new(),
     }
 }
 

@@ -97,6 +97,8 @@ pub struct Facts {
     pub clock_ahead: Option<i64>,
     /// The cluster's pods have IPv6 addresses.
     pub wants_ipv6: bool,
+    /// Kinds that the API server forbids the agent to see.
+    pub forbidden: Vec<&'static str>,
     /// Names of the network configurations that the runtime reads, in its order.
     pub configurations: Vec<String>,
 }
@@ -139,6 +141,9 @@ pub async fn tell(mut sources: Sources) {
         let _ = status.wait_for(|status| status.tunnel_interface.is_some()).await;
         let mut subnets = plugger.cluster.subnets.subscribe();
         let _ = subnets.wait_for(|subnets| subnets.synced).await;
+        // A kind that is forbidden is told of when it is clear that it stays so.
+        let mut objects = plugger.cluster.objects();
+        while !plugger.cluster.unknown().is_empty() && objects.changed().await {}
         // Its first look says whether there is anything to wait for.
         let _ = tokio::time::timeout(FIRST_LOOK, daemons.changed()).await;
         let _ = daemons.wait_for(|daemons| !matches!(daemons.ovn_controller, Alive::No(_))).await;
@@ -155,7 +160,8 @@ pub async fn tell(mut sources: Sources) {
         daemons.mark_unchanged();
         let wants_ipv6 = wants_ipv6(flags, &plugger.cluster);
         let (folder, host) = (&flags.cni_conf_dir, &plugger.host);
-        let facts = gather(folder, &plugger.ovs, host, Some(&*client), tunnel, wants_ipv6).await;
+        let mut facts = gather(folder, &plugger.ovs, host, Some(&*client), tunnel, wants_ipv6).await;
+        facts.forbidden = plugger.cluster.forbidden();
         let found = check(&facts, flags);
         for finding in found.iter().filter(|finding| !told.iter().any(|old| old.is_same(finding))) {
             let text = finding.to_string();

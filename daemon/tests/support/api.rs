@@ -45,6 +45,8 @@ struct Objects {
     queries: Vec<(String, String)>,
     /// Kinds that are not listed for now.
     held: BTreeSet<String>,
+    /// Lists and watches that are refused yet: by plural, status and how many.
+    refusals: BTreeMap<String, (u16, usize)>,
 }
 
 fn key(object: &Value) -> String {
@@ -99,6 +101,7 @@ impl FakeApi {
             .route("/api/v1/nodes/{name}/status", patch(patch_node))
             .route("/apis/{group}/v1/{plural}/{name}/status", patch(patch_object))
             .route("/api/v1/namespaces/{namespace}/events", post(create_event))
+            .route("/api/v1/namespaces/{namespace}/events/{name}", patch(patch_event))
             .with_state(api.clone());
         tokio::spawn(async move {
             axum::serve(tokio::net::TcpListener::from_std(listener).unwrap(), router).await.unwrap();
@@ -150,6 +153,21 @@ impl FakeApi {
         } else {
             state.held.remove(plural);
         }
+    }
+
+    /// Answers the next lists and watches of a kind with 403 or 404.
+    pub fn refuse(&self, plural: &str, code: u16, times: usize) {
+        self.0.state.lock().unwrap().refusals.insert(plural.to_owned(), (code, times));
+    }
+
+    /// How many are to be refused yet.
+    pub fn refusals_left(&self, plural: &str) -> usize {
+        self.0.state.lock().unwrap().refusals.get(plural).map_or(0, |(_, times)| *times)
+    }
+
+    /// Ends all watches, as a server does every few minutes, and when it starts again.
+    pub fn hang_up(&self) {
+        let _ = self.0.events.send((String::new(), Value::Null));
     }
 
     /// Has an object without telling the watches of it, until it is [`FakeApi::put`].
@@ -219,6 +237,12 @@ impl FakeApi {
         if state.held.contains(plural) {
             return StatusCode::SERVICE_UNAVAILABLE.into_response();
         }
+        if let Some((code, times)) = state.refusals.get_mut(plural)
+            && *times > 0
+        {
+            *times -= 1;
+            return refusal(*code);
+        }
         if query.split('&').any(|pair| pair == "watch=true" || pair == "watch=1") {
             let (receiver, plural) = (self.0.events.subscribe(), plural.to_owned());
             let from: u64 = query
@@ -234,6 +258,9 @@ impl FakeApi {
             let stream = futures::stream::unfold((receiver, plural), |(mut receiver, plural)| async move {
                 loop {
                     let (of, event) = receiver.recv().await.ok()?;
+                    if of.is_empty() {
+                        return None;
+                    }
                     if of == plural {
                         let line = Bytes::from(format!("{event}\n"));
                         return Some((Ok::<_, std::io::Error>(line), (receiver, plural)));
@@ -247,6 +274,13 @@ impl FakeApi {
         let body = json!({"metadata": {"resourceVersion": state.version.to_string()}, "items": items});
         axum::Json(body).into_response()
     }
+}
+
+fn refusal(code: u16) -> Response {
+    let reason = if code == 403 { "Forbidden" } else { "NotFound" };
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason,
+        "message": "refused by the test", "code": code});
+    (StatusCode::from_u16(code).unwrap(), axum::Json(status)).into_response()
 }
 
 async fn list_core(
@@ -322,4 +356,18 @@ async fn create_event(State(api): State<FakeApi>, body: Bytes) -> Response {
     }
     state.events.push(event.clone());
     (StatusCode::CREATED, axum::Json(event)).into_response()
+}
+
+async fn patch_event(
+    State(api): State<FakeApi>,
+    Path((namespace, name)): Path<(String, String)>,
+    body: Bytes,
+) -> Response {
+    let mut state = api.0.state.lock().unwrap();
+    let is_it = |event: &&mut Value| {
+        event["metadata"]["name"] == name.as_str() && event["metadata"]["namespace"] == namespace.as_str()
+    };
+    let Some(event) = state.events.iter_mut().find(is_it) else { return refusal(404) };
+    merge(event, &serde_json::from_slice(&body).unwrap());
+    axum::Json(event.clone()).into_response()
 }
