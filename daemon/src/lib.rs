@@ -58,5 +58,6 @@ pub mod shortcut;
 pub mod socket;
 pub mod steps;
 pub mod sys;
+pub mod told;
 pub mod trim;
 pub mod underlay;
