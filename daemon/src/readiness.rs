@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::daemons::Daemons;
+use crate::frame::Objects;
 use crate::kube::Cluster;
 use crate::node::{NodeStatus, NotYet};
 use crate::ovs::{BR_INT, Ovs};
@@ -70,22 +71,25 @@ impl Readiness {
     /// Waits until nothing is missing.
     pub async fn ready(&self) {
         let cluster = &self.cluster;
-        let (mut pods, mut nodes, mut subnets, mut cidrs) = (
-            cluster.pods.subscribe(),
-            cluster.nodes.subscribe(),
-            cluster.subnets.subscribe(),
-            cluster.service_cidrs.subscribe(),
-        );
+        // All that `missing` looks at.
+        let mut objects = Objects::default()
+            .and(cluster.pods.subscribe())
+            .and(cluster.nodes.subscribe())
+            .and(cluster.subnets.subscribe())
+            .and(cluster.service_cidrs.subscribe())
+            .and(cluster.provider_networks.subscribe())
+            .and(cluster.vlans.subscribe())
+            .and(cluster.own_node.subscribe())
+            .and(cluster.external_gateway.subscribe())
+            .and(cluster.ovn_eips.subscribe())
+            .and(cluster.services.subscribe());
         let (mut views, mut node, mut host) =
             (self.ovs.subscribe(), self.node.clone(), self.host_applied.clone());
         let mut daemons = self.daemons.clone();
         while !self.missing().is_empty() {
             // A part that ended can't become ready any more: the process ends.
             tokio::select! {
-                _ = pods.changed() => {}
-                _ = nodes.changed() => {}
-                _ = subnets.changed() => {}
-                _ = cidrs.changed() => {}
+                _ = objects.changed() => {}
                 _ = views.changed() => {}
                 _ = node.changed() => {}
                 _ = host.changed() => {}
