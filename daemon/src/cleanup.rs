@@ -51,8 +51,8 @@ pub async fn run(flags: &Flags, host: HostNet) -> anyhow::Result<Vec<String>> {
     let mut done = Vec::new();
     let mut left = Vec::new();
     // First the configuration: the runtime must not send pods here any more.
-    note(files(flags, &mut done), "files", &mut left);
-    note(switch(flags, &host, &mut done).await, "the switch", &mut left);
+    files(flags, &mut done, &mut left);
+    note(switch(flags, &host, &mut done, &mut left).await, "the switch", &mut left);
     note(firewall(&host, &mut done).await, "the firewall", &mut left);
     if left.is_empty() {
         return Ok(done);
@@ -69,21 +69,21 @@ fn note(result: anyhow::Result<()>, what: &str, left: &mut Vec<String>) {
     }
 }
 
-fn files(flags: &Flags, done: &mut Vec<String>) -> anyhow::Result<()> {
+fn files(flags: &Flags, done: &mut Vec<String>, left: &mut Vec<String>) {
     let conflist = flags.cni_conf_dir.join(&flags.cni_conf_name);
     if conflist.exists() {
-        install::conflist::remove(&flags.cni_conf_dir, &flags.cni_conf_name)
-            .with_context(|| conflist.display().to_string())?;
-        done.push(format!("removed {}", conflist.display()));
+        match install::conflist::remove(&flags.cni_conf_dir, &flags.cni_conf_name) {
+            Ok(()) => done.push(format!("removed {}", conflist.display())),
+            Err(error) => left.push(format!("{}: {error:#}", conflist.display())),
+        }
     }
     for file in [&flags.cni_bin_dir.join("kube-ovn"), &flags.bind_socket, &flags.diagnostics_socket] {
         match std::fs::remove_file(file) {
             Ok(()) => done.push(format!("removed {}", file.display())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(|| file.display().to_string()),
+            Err(error) => left.push(format!("{}: {error}", file.display())),
         }
     }
-    Ok(())
 }
 
 /// Whether a port of the switch is ours: plugged for a pod, or the node's own join interface.
@@ -93,7 +93,13 @@ fn is_ours(interface: &Interface) -> bool {
     interface.is_pod_port() || join
 }
 
-async fn switch(flags: &Flags, host: &HostNet, done: &mut Vec<String>) -> anyhow::Result<()> {
+/// What can't be taken away is told in `left`; an error is what nothing can be done without.
+async fn switch(
+    flags: &Flags,
+    host: &HostNet,
+    done: &mut Vec<String>,
+    left: &mut Vec<String>,
+) -> anyhow::Result<()> {
     let endpoint = flags.ovs_endpoint();
     let ovs = Ovs::connect(Endpoint::parse_list(&endpoint).context("--ovs-socket")?);
     if tokio::time::timeout(PATIENCE, ovs.connected()).await.is_err() {
@@ -101,44 +107,75 @@ async fn switch(flags: &Flags, host: &HostNet, done: &mut Vec<String>) -> anyhow
             "its database does not answer on {endpoint}; start Open vSwitch, for what it keeps comes back with it"
         );
     }
-    let mirror = &flags.mirror_iface;
-    if ovs
-        .view()
-        .interface(mirror)
-        .is_some_and(|port| port.column("type").and_then(ovsdb::Value::as_str) == Some("internal"))
-    {
-        ovs.apply(|view| Ok(crate::ovs::mirror::remove(view, BR_INT, mirror))).await.context("the mirror")?;
-        ovs.apply(|view| Ok(plan::remove_port(view, mirror)))
-            .await
-            .with_context(|| format!("port {mirror}"))?;
-        done.push(format!("removed mirror port {mirror}"));
-    }
+    note(mirror(flags, &ovs, done).await, "the mirror", left);
     let ports: Vec<String> =
         ovs.view().interfaces().filter(is_ours).map(|interface| interface.name().to_owned()).collect();
     for name in ports {
-        ovs.apply(|view| Ok(plan::remove_port(view, &name))).await.with_context(|| format!("port {name}"))?;
-        // The pod's end goes with it; an internal port's link goes with the port.
-        match host.netlink.link(&name).await.with_context(|| format!("link {name}"))? {
-            Some(link) if link.kind.as_deref() == Some("veth") => {
-                host.netlink.delete_link(&link.name).await.with_context(|| format!("link {name}"))?;
-            }
-            _ => {}
+        match port(&ovs, host, &name).await {
+            Ok(()) => done.push(format!("removed port {name}")),
+            Err(error) => left.push(format!("port {name}: {error:#}")),
         }
-        done.push(format!("removed port {name}"));
     }
-    let shaper = host.netlink.link(NODE_SHAPER).await.with_context(|| format!("link {NODE_SHAPER}"))?;
-    if shaper.is_some_and(|link| link.alias.as_deref() == Some(NODE_SHAPER_ALIAS)) {
-        host.netlink.delete_link(NODE_SHAPER).await.with_context(|| format!("link {NODE_SHAPER}"))?;
-        done.push(format!("removed link {NODE_SHAPER}"));
-    }
+    note(shaper(host, done).await, &format!("link {NODE_SHAPER}"), left);
     if ovs.view().interface(OVNEXT0).is_some() {
         let (_told, status) = tokio::sync::watch::channel(crate::node::NodeStatus::default());
         let parts = NodeParts::alone(flags.node_name(), ovs.clone(), host.clone(), status);
         let mut exit = Exit::new(parts, Place::of(&flags.netns_dir));
-        exit.clean_up().await.map_err(|missing| anyhow::anyhow!("{missing}"))?;
-        done.push(format!("removed port {OVNEXT0} and its namespace"));
+        match exit.clean_up().await {
+            Ok(()) => done.push(format!("removed port {OVNEXT0} and its namespace")),
+            Err(missing) => left.push(format!("port {OVNEXT0}: {missing}")),
+        }
     }
-    // Interfaces that a bridge of ours took over go home.
+    note(interfaces(flags, &ovs, host, done, left).await, "the tunnel interface", left);
+    let keys = owned_keys(&ovs.view());
+    if !keys.is_empty() {
+        ovs.apply(|view| plan::delete_root_external_ids(view, &ROOT_KEYS)).await.context("external_ids")?;
+        done.push(format!("removed Open_vSwitch external_ids {}", keys.join(", ")));
+    }
+    Ok(())
+}
+
+/// The agent makes the mirror's port on br-int; one of that name elsewhere is somebody else's.
+async fn mirror(flags: &Flags, ovs: &Ovs, done: &mut Vec<String>) -> anyhow::Result<()> {
+    let (name, view) = (&flags.mirror_iface, ovs.view());
+    let internal = |port: Interface| port.column("type").and_then(ovsdb::Value::as_str) == Some("internal");
+    if !view.port_names(BR_INT).contains(name) || !view.interface(name).is_some_and(internal) {
+        return Ok(());
+    }
+    ovs.apply(|view| Ok(crate::ovs::mirror::remove(view, BR_INT, name))).await?;
+    ovs.apply(|view| Ok(plan::remove_port(view, name))).await.with_context(|| format!("port {name}"))?;
+    done.push(format!("removed mirror port {name}"));
+    Ok(())
+}
+
+async fn port(ovs: &Ovs, host: &HostNet, name: &str) -> anyhow::Result<()> {
+    ovs.apply(|view| Ok(plan::remove_port(view, name))).await?;
+    // The pod's end goes with it; an internal port's link goes with the port.
+    match host.netlink.link(name).await? {
+        Some(link) if link.kind.as_deref() == Some("veth") => {
+            Ok(host.netlink.delete_link(&link.name).await?)
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn shaper(host: &HostNet, done: &mut Vec<String>) -> anyhow::Result<()> {
+    let link = host.netlink.link(NODE_SHAPER).await?;
+    if link.is_some_and(|link| link.alias.as_deref() == Some(NODE_SHAPER_ALIAS)) {
+        host.netlink.delete_link(NODE_SHAPER).await?;
+        done.push(format!("removed link {NODE_SHAPER}"));
+    }
+    Ok(())
+}
+
+/// Interfaces that a bridge of ours took over go home.
+async fn interfaces(
+    flags: &Flags,
+    ovs: &Ovs,
+    host: &HostNet,
+    done: &mut Vec<String>,
+    left: &mut Vec<String>,
+) -> anyhow::Result<()> {
     let (_sender, changes) = broadcast::channel(1);
     let inputs = Inputs {
         flags: Arc::new(flags.clone()),
@@ -152,17 +189,12 @@ async fn switch(flags: &Flags, host: &HostNet, done: &mut Vec<String>) -> anyhow
     let (initialiser, _network, status) = Initialiser::new(inputs).await?;
     let parts = NodeParts::alone(flags.node_name(), ovs.clone(), host.clone(), status);
     let underlay = Underlay::new(parts, Arc::new(flags.clone()), Managers::default());
-    underlay.clean_up(done).await.map_err(|missing| anyhow::anyhow!("{missing}"))?;
+    left.extend(underlay.clean_up(done).await);
     if let Some(nic) = initialiser.leave().await.map_err(|missing| anyhow::anyhow!("{missing}"))? {
         done.push(format!(
             "{nic} has its addresses and routes back; removed bridge {}",
             flags.dpdk_tunnel_iface
         ));
-    }
-    let keys = owned_keys(&ovs.view());
-    if !keys.is_empty() {
-        ovs.apply(|view| plan::delete_root_external_ids(view, &ROOT_KEYS)).await.context("external_ids")?;
-        done.push(format!("removed Open_vSwitch external_ids {}", keys.join(", ")));
     }
     Ok(())
 }

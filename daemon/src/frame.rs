@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use futures::future::{BoxFuture, select_all};
+use tokio::sync::broadcast::error::TryRecvError;
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -103,9 +104,11 @@ impl Frame {
         Self { objects, views: ovs.subscribe(), changes, pace, cancel }
     }
 
-    /// Runs a pass; whether all of it could be done, `None` if it was cut off by the end.
+    /// Runs a pass; whether all of it could be done, `None` if it was cut off by the end. It sees what has come until it
+    /// begins: a bunch of events is one pass.
     pub async fn pass(&mut self, pass: impl Future<Output = bool>) -> Option<bool> {
         self.objects.mark_unchanged();
+        while let Ok(_) | Err(TryRecvError::Lagged(_)) = self.changes.try_recv() {}
         self.cancel.run_until_cancelled(pass).await
     }
 
@@ -163,6 +166,32 @@ mod tests {
         let mut pace = Pace::new(seconds(60), seconds(1), seconds(5));
         let pauses = [false, false, false, false, true, false].map(|well| pace.after(well).as_secs());
         assert_eq!(pauses, [1, 2, 4, 5, 60, 1]);
+    }
+
+    /// As many as an IPVS proxy makes at once, more than the channel holds.
+    #[tokio::test]
+    async fn a_bunch_of_events_is_one_pass() {
+        let ovs = Ovs::connect(Vec::new());
+        let (feed, changes) = broadcast::channel(512);
+        let pace = Pace::new(Duration::from_secs(3600), Duration::from_secs(3600), Duration::from_secs(3600));
+        let cancel = CancellationToken::new();
+        let mut frame = Frame::new(Objects::default(), &ovs, changes, pace, cancel.clone());
+        let mut passes = 0;
+        for burst in [100, 1000] {
+            for _ in 0..burst {
+                feed.send(Change::Rule).unwrap();
+            }
+            assert!(frame.wait(true, |_| false, |_| true, std::future::pending()).await);
+            assert_eq!(frame.pass(async { true }).await, Some(true));
+            passes += 1;
+        }
+        // Nothing is left of them; what comes during a pass is looked at after it.
+        let quiet = frame.wait(true, |_| false, |_| true, std::future::ready(()));
+        assert!(quiet.await && passes == 2);
+        assert_eq!(frame.changes.len(), 0);
+        frame.pass(async { feed.send(Change::Rule).is_ok() }).await;
+        assert!(frame.wait(true, |_| false, |_| true, std::future::pending()).await);
+        cancel.cancel();
     }
 
     #[tokio::test]

@@ -59,5 +59,6 @@ pub mod socket;
 pub mod steps;
 pub mod supervise;
 pub mod sys;
+pub mod told;
 pub mod trim;
 pub mod underlay;

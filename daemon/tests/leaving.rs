@@ -8,6 +8,7 @@ mod support;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use daemon::ovs::{BridgeSpec, PortSpec, plan};
 use serde_json::json;
 use support::agent::{Machine, call};
 use support::{addresses, answers, new_namespace, request, routed_pod};
@@ -105,8 +106,20 @@ async fn a_node_is_looked_at_served_and_left_as_it_was() {
     assert!(view.interface("gw-port").is_some(), "not ours");
     assert!(!conflist.exists() && !socket.exists() && !machine.file("bin/kube-ovn").exists());
     assert!(machine.file("bin/portmap").exists(), "the node's");
+    // Somebody else's port has the mirror's name, on a bridge of theirs.
+    let theirs =
+        BridgeSpec { name: "br-site".into(), datapath_type: "netdev".into(), ..BridgeSpec::default() };
+    machine.ovs.apply(|view| plan::ensure_bridge(view, &theirs)).await.unwrap();
+    let port = PortSpec {
+        bridge: "br-site".into(),
+        name: "mirror0".into(),
+        kind: "internal".into(),
+        ..PortSpec::default()
+    };
+    machine.ovs.apply(|view| plan::ensure_port(view, &port)).await.unwrap();
     let (left, told) = machine.run_agent("--cleanup");
     assert!(left && told.contains("nothing of ours is on this node"), "{told}");
+    assert!(machine.ovs.view().port_names("br-site").contains("mirror0"), "not ours");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

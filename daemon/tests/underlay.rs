@@ -114,10 +114,12 @@ async fn k_097_what_the_agent_puts_on_the_bridge_is_never_taken_off_by_the_switc
         agent.want("net1", "eth1");
         assert!(agent.start(&node).pass().await, "round {round}");
         node.host.netlink.set_tx_queue_len(marker.index, 500 + round).await.unwrap();
-        let (mut states, mut addresses) = (Vec::new(), 0);
+        let (mut states, mut addresses, mut told) = (Vec::new(), 0, false);
         let mut bridge = 0;
         loop {
-            match monitor.next().await.unwrap() {
+            let next = tokio::time::timeout(std::time::Duration::from_secs(60), monitor.next());
+            let Ok(Some(change)) = next.await else { panic!("round {round}: {addresses} {states:?}") };
+            match change {
                 Change::LinkChanged(link) if link.name == "br-net1" => {
                     bridge = link.index;
                     states.push(link.up);
@@ -126,11 +128,15 @@ async fn k_097_what_the_agent_puts_on_the_bridge_is_never_taken_off_by_the_switc
                 Change::Address(address) if address.index == bridge => {
                     addresses += usize::from(!address.link_scope);
                 }
-                Change::LinkChanged(link) if link.tx_queue_len == 500 + round => break,
+                Change::LinkChanged(link) if link.tx_queue_len == 500 + round => told = true,
                 _ => {}
             }
+            // The kernel tells of an IPv6 address later, from a queue of its own.
+            if told && addresses >= 5 {
+                break;
+            }
         }
-        assert!(addresses >= 5 && states.last() == Some(&true), "round {round}: {addresses} {states:?}");
+        assert_eq!(states.last(), Some(&true), "round {round}: {addresses} {states:?}");
         agent.drop("net1");
         assert!(agent.start(&node).pass().await, "round {round}");
     }

@@ -74,6 +74,24 @@ async fn k_099_k_102_the_node_says_how_its_networks_stand_and_is_left_as_it_was(
     until("moved", || carried(&ns, "eth2").is_empty()).await;
     let mappings = || machine.ovs.view().root_external_id("ovn-bridge-mappings").map(str::to_owned);
     until("mapped", || mappings().as_deref() == Some("net1:br-net1")).await;
+    // A restart repeats no event of success.
+    let told = |word: &str| machine.log().matches(word).count();
+    let succeeded = || {
+        let reasons = machine.api.reasons();
+        reasons.iter().filter(|reason| *reason == "InitOVSBridgeSucceeded").count()
+    };
+    let (works, events) = (told("the provider network works"), succeeded());
+    drop(agent);
+    let agent = machine.start_agent();
+    until("the next process finds it well", || told("the provider network works") > works).await;
+    // What it says after that has come.
+    machine.api.delete("provider-networks", "", "net1");
+    machine.api.wait_node("gone", |node| labels(node).is_empty()).await;
+    assert_eq!(succeeded(), events);
+    machine.api.put("provider-networks", network(json!({"defaultInterface": "eth2"})));
+    machine.api.wait_node("ready", |node| labels(node) == ready).await;
+    until("the success is told", || succeeded() > events).await;
+    until("moved", || carried(&ns, "eth2").is_empty()).await;
     drop(agent);
     let (left, told) = machine.run_agent("--cleanup");
     assert!(left && told.contains("provider network net1 has its addresses and routes back"), "{told}");

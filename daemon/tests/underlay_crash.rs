@@ -9,7 +9,7 @@ mod support;
 use daemon::kube::ProviderNetworkFacts;
 use support::Node;
 use support::death::{killed_after, settle};
-use support::underlay::{Agent, Wire, carried, plain, reachable};
+use support::underlay::{Agent, CONFIGURE, Wire, carried, plain, reachable, sh};
 
 const RECORD: &str = "weir-nic-net1";
 
@@ -76,6 +76,40 @@ async fn every_step(exchange: bool) {
     }
     println!("exchange {exchange}: deaths survived: {survived:?}");
     assert!(survived[0] >= 40 && survived[1] >= 20, "{survived:?}");
+}
+
+/// The host has given the NIC what it had, as at each boot and while the switch is gone: the record says that the move came
+/// to its end. The agent dies while it empties the NIC once more, for a new bridge.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_097_the_agent_dies_after_every_step_of_a_nics_move_that_had_come_to_its_end() {
+    let _ = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_test_writer().try_init();
+    let node = Node::start().await;
+    let _wire = Wire::plug(&node, "eth1").await;
+    let agent = Agent::new(&node);
+    let before = plain(&carried(&node.namespace, "eth1"));
+    agent.put(network(false));
+    for steps in 1.. {
+        assert!(agent.start(&node).pass().await, "before step {steps}");
+        let record = node.ovs.view().root_external_id(RECORD).unwrap().to_owned();
+        assert!(record.contains(r#""moved":true"#), "{record}");
+        let anew = "sysctl -qw net.ipv6.conf.eth1.disable_ipv6=0; ip addr flush dev br-net1 scope global
+            ip -6 route flush dev br-net1; ip -6 route flush table 100";
+        sh(&node.namespace, anew);
+        sh(&node.namespace, &CONFIGURE.replace("NIC", "eth1"));
+        let mut underlay = agent.start(&node);
+        let died = killed_after(steps, underlay.pass()).await;
+        drop(underlay);
+        settle(&node).await;
+        let what = format!("died after step {steps} ({died:?})");
+        reachable(&node, RECORD, &what, false);
+        assert!(agent.start(&node).pass().await, "{what}");
+        reachable(&node, RECORD, &what, false);
+        assert_eq!(plain(&carried(&node.namespace, "br-net1")), before, "{what}");
+        if died.is_none() {
+            assert!(steps > 25, "{steps}");
+            return;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

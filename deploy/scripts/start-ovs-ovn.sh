@@ -38,6 +38,15 @@ set_up() {
         external_ids:ovn-encap-type="${TUNNEL_TYPE:-geneve}" \
         external_ids:ovn-bridge=br-int \
         external_ids:ovn-bridge-datapath-type="$datapath"
+    # A boot gives a NIC that had swapped names with its bridge its own name back, and the bridge's interface could not be
+    # made beside it: the agent makes the bridge anew. The interfaces of others ovs-vswitchd makes again.
+    for bridge in $($vsctl --bare --columns=name find Bridge \
+        external_ids:vendor=kube-ovn external_ids:exchange-link-name=true); do
+        if [ -e "/sys/class/net/$bridge" ] && ! ip -d link show dev "$bridge" | grep -qwE 'openvswitch|tun'; then
+            say "bridge $bridge goes: a NIC has its name"
+            $vsctl --if-exists del-br "$bridge"
+        fi
+    done
     # Made here and not left to ovn-controller, which waits for an encapsulation
     # address: the agent puts the node's own port on it before that.
     $vsctl --may-exist add-br br-int \

@@ -1,9 +1,11 @@
 //! The tunnel NIC on its userspace bridge, and home again: which NIC, which bridge. How it moves is
 //! [`crate::underlay`]'s.
 
-use super::NotYet;
-use super::steps::{Initialiser, no_link, vendor_bridge_of};
+use tokio::sync::watch;
+
+use super::steps::{Initialiser, Inputs, no_link, vendor_bridge_of};
 use super::tunnel::{self, HostView, Wish};
+use super::{NodeStatus, NotYet};
 use crate::ovs::View;
 use crate::parts::NodeParts;
 use crate::underlay::Underlay;
@@ -14,14 +16,14 @@ fn in_tunnel(missing: NotYet) -> NotYet {
     NotYet { step: "tunnel", ..missing }
 }
 
-impl Initialiser {
-    fn mover(&self) -> Underlay {
-        let inputs = &self.inputs;
-        let (node, ovs, host) = (inputs.node.clone(), inputs.ovs.clone(), inputs.host.clone());
-        let parts = NodeParts::alone(node, ovs, host, self.status.subscribe());
-        Underlay::new(parts, inputs.flags.clone(), Managers::default())
-    }
+/// What moves the tunnel NIC.
+pub(super) fn mover(inputs: &Inputs, status: watch::Receiver<NodeStatus>) -> Underlay {
+    let (node, ovs, host) = (inputs.node.clone(), inputs.ovs.clone(), inputs.host.clone());
+    let parts = NodeParts::alone(node, ovs, host, status);
+    Underlay::new(parts, inputs.flags.clone(), Managers::default())
+}
 
+impl Initialiser {
     /// Userspace datapath: the bridge that carries tunnels, with the NIC in it.
     pub(super) async fn userspace_bridge(
         &self,
@@ -30,7 +32,7 @@ impl Initialiser {
         wish: &Wish,
     ) -> Result<(HostView, String, Wish), NotYet> {
         let bridge = self.inputs.flags.dpdk_tunnel_iface.clone();
-        let mover = self.mover();
+        let mover = &self.mover;
         let recorded = mover.tunnel_record(view, &bridge).await.map_err(in_tunnel)?;
         if recorded.is_none() && view.bridge(&bridge).is_some() {
             // Made by somebody else (the DPDK start script): only used.
@@ -93,7 +95,7 @@ impl Initialiser {
     }
 
     async fn bring_home(&self, view: &View) -> Result<Option<String>, NotYet> {
-        let (mover, bridge) = (self.mover(), &self.inputs.flags.dpdk_tunnel_iface);
+        let (mover, bridge) = (&self.mover, &self.inputs.flags.dpdk_tunnel_iface);
         let Some(journal) = mover.tunnel_record(view, bridge).await.map_err(in_tunnel)? else {
             return Ok(None);
         };

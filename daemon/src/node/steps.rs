@@ -1,5 +1,6 @@
 //! The loop that carries out the node's steps.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,11 +10,14 @@ use tokio_util::sync::CancellationToken;
 use super::tunnel::{self, HostView, Tunnel, Wish};
 use super::{NodeStatus, NotYet, OVN0};
 use crate::flags::Flags;
+use crate::frame::{Frame, Objects, Pace};
 use crate::hostnet::HostNet;
 use crate::kube::{Cluster, NodeFacts, annotate_node};
-use crate::netlink::{Change, Reachability};
+use crate::netlink::{Change, Link, Reachability};
 use crate::ovs::{BR_INT, Ovs, OvsError, View, plan};
 use crate::plug::NodeNetwork;
+use crate::told::Told;
+use crate::underlay::Underlay;
 
 /// What the loop works with.
 pub struct Inputs {
@@ -41,10 +45,15 @@ pub struct Initialiser {
     pub(super) status: watch::Sender<NodeStatus>,
     /// Since when the join gateways don't answer.
     pub(super) silent_since: Option<Instant>,
+    /// What moves the tunnel NIC.
+    pub(super) mover: Underlay,
+    lines: Told,
 }
 
 /// Pause before a step that failed is tried again without an event.
 const RETRY: Duration = Duration::from_secs(2);
+/// Events of one cause come in bunches.
+const GATHER: Duration = Duration::from_millis(50);
 /// Everything is looked at this often even if nothing happened.
 const VERIFY: Duration = Duration::from_secs(60);
 
@@ -67,11 +76,11 @@ fn relevant(view: &View, bridge: &str) -> String {
     )
 }
 
-/// Whether a change of the host's network concerns the node.
-fn concerns(change: &Change) -> bool {
+/// Whether a change of the host's network concerns the node. The addresses of `silent` links do not.
+fn concerns(change: &Change, silent: &BTreeSet<u32>) -> bool {
     match change {
         Change::LinkChanged(link) | Change::LinkGone(link) => !crate::plug::names::is_host_end(&link.name),
-        Change::Address(address) => !address.link_scope,
+        Change::Address(address) => !address.link_scope && !silent.contains(&address.index),
         Change::Lost => true,
         _ => false,
     }
@@ -96,50 +105,43 @@ impl Initialiser {
         let (network, networks) = watch::channel(None);
         let (status, statuses) = watch::channel(NodeStatus::default());
         let reach = inputs.host.reachability().await?;
-        Ok((Self { inputs, reach, network, status, silent_since: None }, networks, statuses))
+        let mover = super::bridge::mover(&inputs, status.subscribe());
+        let lines = Told::default();
+        Ok((Self { inputs, reach, network, status, silent_since: None, mover, lines }, networks, statuses))
     }
 
     /// Runs until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
-        let mut views = self.inputs.ovs.subscribe();
         let mut nodes = self.inputs.cluster.nodes.subscribe();
         let bridge = self.inputs.flags.dpdk_tunnel_iface.clone();
-        let mut verify = tokio::time::interval(VERIFY);
-        verify.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let changes = std::mem::replace(&mut self.inputs.changes, broadcast::channel(1).1);
+        let pace = Pace::new(VERIFY, RETRY, RETRY);
+        let mut frame = Frame::new(Objects::default(), &self.inputs.ovs.clone(), changes, pace, cancel);
         loop {
-            let seen = relevant(&views.borrow_and_update(), &bridge);
+            let seen = relevant(&frame.view(), &bridge);
             let node = self.own_node();
-            self.pass().await;
-            let well = {
+            let pass = async {
+                self.pass().await;
                 let status = self.status.borrow();
                 status.ready && status.gateway_reachable == Some(true)
             };
-            let retry = if well { VERIFY } else { RETRY };
-            let sleep = tokio::time::sleep(retry);
-            tokio::pin!(sleep);
-            loop {
-                tokio::select! {
-                    () = cancel.cancelled() => return,
-                    () = &mut sleep => break,
-                    _ = verify.tick() => break,
-                    changed = views.changed() => {
-                        if changed.is_err() { return }
-                        if relevant(&views.borrow_and_update(), &bridge) != seen { break }
-                    }
-                    changed = nodes.changed() => {
-                        if changed.is_err() { return }
-                        nodes.mark_unchanged();
-                        if self.own_node() != node { break }
-                    }
-                    change = self.inputs.changes.recv() => match change {
-                        Ok(change) if concerns(&change) => break,
-                        Ok(_) => {}
-                        Err(broadcast::error::RecvError::Lagged(_)) => break,
-                        Err(broadcast::error::RecvError::Closed) => return,
-                    },
-                }
+            let Some(well) = frame.pass(pass).await else { return };
+            let silent = self.silent_links().await;
+            // Other nodes come and go.
+            let own_node = async { while self.own_node() == node && nodes.changed().await.is_ok() {} };
+            let is_news = |view: &View| relevant(view, &bridge) != seen;
+            if !frame.wait(well, is_news, |change| concerns(change, &silent), own_node).await {
+                return;
             }
+            tokio::time::sleep(GATHER).await;
         }
+    }
+
+    /// Links whose addresses say nothing about the node: kube-proxy gives its own each Service's.
+    async fn silent_links(&self) -> BTreeSet<u32> {
+        let links = self.inputs.host.netlink.links().await.unwrap_or_default();
+        let silent = |link: &Link| link.name != OVN0 && tunnel::never_carries_tunnels(link);
+        links.into_iter().filter(silent).map(|link| link.index).collect()
     }
 
     fn own_node(&self) -> Option<Arc<NodeFacts>> {
@@ -260,8 +262,8 @@ impl Initialiser {
     /// Tunnel interface, its address in the database, MTU for pods.
     async fn tunnel(&self, view: &View, node: Option<&NodeFacts>, userspace: bool) -> Result<Tunnel, NotYet> {
         let flags = &self.inputs.flags;
-        let wish = tunnel::wish(flags, node)?;
         let host = self.host_view().await?;
+        let wish = tunnel::wish(flags, &host, node)?;
         let (host, link_name, wish) = if userspace {
             self.userspace_bridge(view, host, &wish).await?
         } else {
@@ -273,8 +275,9 @@ impl Initialiser {
         };
         let link = host.link(&link_name).ok_or_else(|| no_link(&Wish::Named(link_name.clone())))?;
         let choice = tunnel::choose(flags, &host, link, &wish)?;
-        if choice.mtu < 1280 && choice.encap_ip.is_ipv6() {
-            tracing::warn!(mtu = choice.mtu, "IPv6 needs an MTU of 1280 or more");
+        let small = (choice.mtu < 1280 && choice.encap_ip.is_ipv6()).then(|| choice.mtu.to_string());
+        for mtu in self.lines.news("mtu", small) {
+            tracing::warn!(mtu, "IPv6 needs an MTU of 1280 or more");
         }
         let networks = tunnel::node_networks(node);
         let ids = tunnel::external_ids(&choice, &networks, flags.encap_checksum);
@@ -299,13 +302,17 @@ impl Initialiser {
         let vxlan_off = self.inputs.flags.set_vxlan_tx_off;
         for (name, off) in [("genev_sys_6081", true), ("vxlan_sys_4789", vxlan_off)] {
             let Some(link) = host.link(name) else { continue };
+            let mut failed = Vec::new();
             if off && let Err(error) = self.offload_off(name) {
-                tracing::warn!(device = name, error = %error, "checksum offload could not be turned off");
+                failed.push(format!("checksum offload could not be turned off: {error}"));
             }
             if !link.up
                 && let Err(error) = self.inputs.host.netlink.set_up(link.index).await
             {
-                tracing::warn!(device = name, error = %error, "the tunnel device could not be set up");
+                failed.push(format!("it could not be set up: {error}"));
+            }
+            for reason in self.lines.news(name, failed) {
+                tracing::warn!(device = name, reason, "the tunnel device");
             }
         }
     }
@@ -331,4 +338,27 @@ pub(super) fn vendor_bridge_of(view: &View, nic: &str) -> Option<String> {
     (bridge.map_get("external_ids", "vendor") == Some(crds::keys::VENDOR))
         .then(|| bridge.str("name").map(str::to_owned))
         .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_proxy_does_on_its_own_link_does_not_concern_the_node() {
+        let address = |index, link_scope| crate::netlink::Address {
+            index,
+            net: "10.96.0.1/32".parse().unwrap(),
+            peer: None,
+            link_scope,
+            tentative: false,
+            duplicate: false,
+            permanent: true,
+            secondary: false,
+            label: None,
+        };
+        let silent = BTreeSet::from([9]);
+        let of = |index, link_scope| concerns(&Change::Address(address(index, link_scope)), &silent);
+        assert_eq!([of(9, false), of(2, false), of(2, true)], [false, true, false]);
+    }
 }

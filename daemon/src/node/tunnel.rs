@@ -33,10 +33,11 @@ impl HostView {
         self.addresses.iter().filter(move |address| address.index == index)
     }
 
-    /// The link that owns an address.
+    /// The link that owns an address, of those that may carry tunnels.
     pub fn link_with(&self, ip: IpAddr) -> Option<&Link> {
-        let owner = self.addresses.iter().find(|address| address.net.addr() == ip)?;
-        self.links.iter().find(|link| link.index == owner.index)
+        let owners = self.addresses.iter().filter(|address| address.net.addr() == ip);
+        let links = owners.filter_map(|owner| self.links.iter().find(|link| link.index == owner.index));
+        links.into_iter().find(|link| !never_carries_tunnels(link))
     }
 }
 
@@ -61,11 +62,13 @@ pub enum Wish {
 }
 
 /// Who names the NIC: the node's annotation, then `--iface`, then the node's
-/// own address.
+/// own address. That is what the agent's environment says, as long as a link
+/// has it: the environment is of the pod's start, and the Node is told of a
+/// new address.
 ///
 /// # Errors
 /// When the node's address is not known either.
-pub fn wish(flags: &Flags, node: Option<&NodeFacts>) -> Result<Wish, NotYet> {
+pub fn wish(flags: &Flags, host: &HostView, node: Option<&NodeFacts>) -> Result<Wish, NotYet> {
     let annotated = node.and_then(|node| node.annotation(crds::keys::TUNNEL_INTERFACE));
     if let Some(name) = annotated {
         return Ok(Wish::Named(name.to_owned()));
@@ -73,18 +76,20 @@ pub fn wish(flags: &Flags, node: Option<&NodeFacts>) -> Result<Wish, NotYet> {
     if !flags.iface.is_empty() {
         return Ok(Wish::Named(flags.iface.clone()));
     }
-    let own = flags.pod_ip().or_else(|| {
+    let told = flags.pod_ip();
+    let internal = || {
         let ips = &node?.internal_ips;
         ips.iter().find(|ip| ip.is_ipv4()).or_else(|| ips.first()).copied()
-    });
+    };
+    let own = told.filter(|ip| host.link_with(*ip).is_some()).or_else(internal).or(told);
     own.map(Wish::OwnerOf).ok_or_else(|| {
         NotYet::new("tunnel", "neither --iface nor the node's address is known", "set --iface or POD_IP")
     })
 }
 
-/// Links that an expression must not choose, whatever it says: the loopback, our own and OVS's, and those on which
-/// kube-proxy and the node-local DNS cache keep addresses that exist on every node.
-fn never_carries_tunnels(link: &Link) -> bool {
+/// Links that carry no tunnels, whoever names them: the loopback, our own and OVS's, and those on which kube-proxy and the
+/// node-local DNS cache keep addresses that exist on every node.
+pub(super) fn never_carries_tunnels(link: &Link) -> bool {
     const NAMES: [&str; 8] = [
         "lo",
         "ovn0",
@@ -105,7 +110,7 @@ fn never_carries_tunnels(link: &Link) -> bool {
 pub fn find_link<'a>(host: &'a HostView, wish: &Wish) -> Option<&'a Link> {
     match wish {
         Wish::OwnerOf(ip) => host.link_with(*ip),
-        Wish::Named(text) => host.link(text).or_else(|| {
+        Wish::Named(text) => host.link(text).filter(|link| !never_carries_tunnels(link)).or_else(|| {
             let patterns: Vec<Regex> = text
                 .split(',')
                 .map(str::trim)
@@ -254,12 +259,36 @@ mod tests {
         let mut node =
             NodeFacts { internal_ips: vec!["172.30.0.11".parse().unwrap()], ..NodeFacts::default() };
         let f = flags(&[]);
-        assert_eq!(wish(&f, None).unwrap_err().step, "tunnel");
-        assert_eq!(wish(&f, Some(&node)).unwrap(), Wish::OwnerOf("172.30.0.11".parse().unwrap()));
+        let host = host();
+        assert_eq!(wish(&f, &host, None).unwrap_err().step, "tunnel");
+        assert_eq!(wish(&f, &host, Some(&node)).unwrap(), Wish::OwnerOf("172.30.0.11".parse().unwrap()));
         let f = flags(&["--iface=eth1"]);
-        assert_eq!(wish(&f, Some(&node)).unwrap(), Wish::Named("eth1".into()));
+        assert_eq!(wish(&f, &host, Some(&node)).unwrap(), Wish::Named("eth1".into()));
         node.annotations.insert(crds::keys::TUNNEL_INTERFACE.into(), "eth2".into());
-        assert_eq!(wish(&f, Some(&node)).unwrap(), Wish::Named("eth2".into()));
+        assert_eq!(wish(&f, &host, Some(&node)).unwrap(), Wish::Named("eth2".into()));
+    }
+
+    #[test]
+    fn a_nodes_new_address_is_followed() {
+        let mut f = flags(&[]);
+        f.env.pod_ip = Some("172.30.0.11".into());
+        let node = NodeFacts { internal_ips: vec!["172.30.0.12".parse().unwrap()], ..NodeFacts::default() };
+        let mut host = host();
+        let owner = |host: &HostView, node: Option<&NodeFacts>| match wish(&f, host, node).unwrap() {
+            Wish::OwnerOf(ip) => ip.to_string(),
+            Wish::Named(name) => name,
+        };
+        assert_eq!(owner(&host, Some(&node)), "172.30.0.11", "the node has it still");
+        host.addresses[0] = address(2, "172.30.0.12/24");
+        assert_eq!(owner(&host, Some(&node)), "172.30.0.12");
+        assert_eq!(owner(&host, None), "172.30.0.11", "nobody knows better");
+        // kube-proxy keeps it for a Service.
+        host.links.push(link(9, "kube-ipvs0", 1500));
+        host.addresses.insert(0, address(9, "172.30.0.11/32"));
+        host.addresses.insert(0, address(9, "172.30.0.12/32"));
+        assert_eq!(owner(&host, Some(&node)), "172.30.0.12");
+        let found = find_link(&host, &wish(&f, &host, Some(&node)).unwrap()).map(|link| link.name.as_str());
+        assert_eq!(found, Some("eth0"));
     }
 
     #[test]
@@ -275,6 +304,7 @@ mod tests {
         host.links.insert(0, link(8, "ovn0", 1400));
         host.links.insert(0, link(7, "abc123_h", 1400));
         let any = find_link(&host, &Wish::Named(".*".into())).map(|link| link.name.clone());
+        assert_eq!(find_link(&host, &Wish::Named("ovn0".into())), None, "not by its name either");
         assert_eq!(any.as_deref(), Some("eth0"), "never the loopback, our own links or kube-proxy's");
     }
 

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::journal::Journal;
 use super::mappings::{self, BRIDGES};
 use super::network::is_provider_bridge;
 use super::not_yet;
@@ -34,6 +35,11 @@ fn is_unmarked_but_ours(view: &View, switch: &str, bridge: &str) -> bool {
         && view
             .bridge(bridge)
             .is_some_and(|row| row.get("external_ids").is_none_or(|ids| ids.map_strings().next().is_none()))
+}
+
+/// Whether a provider network of that name is on this node: the mapping is its own.
+fn is_network(view: &View, name: &str) -> bool {
+    view.root_external_id(&Journal::key(name)).is_some()
 }
 
 impl Underlay {
@@ -107,10 +113,18 @@ impl Underlay {
     /// The bridge with the NIC, whose addresses do not move.
     async fn own_bridge(&self, bridge: &str, nic: &str, attached: bool) -> Result<(), NotYet> {
         let view = self.parts.ovs.view();
-        if is_provider_bridge(&view, bridge) {
+        if is_provider_bridge(&view, bridge) || is_network(&view, &self.flags.external_gateway_switch) {
             return Err(not_yet(
                 format!("bridge {bridge} belongs to the provider network of that name"),
                 "rename the provider network, or let --external-gateway-switch name another switch",
+            ));
+        }
+        let switch = self.flags.external_gateway_switch.as_str();
+        let ours = is_marked(&view, bridge) || is_unmarked_but_ours(&view, switch, bridge);
+        if view.bridge(bridge).is_some() && !ours {
+            return Err(not_yet(
+                format!("bridge {bridge} was made by somebody else"),
+                "rename that bridge, or let --external-gateway-switch name another switch",
             ));
         }
         let Some(link) = self.link(nic).await? else {
@@ -161,7 +175,7 @@ impl Underlay {
         let list = view.root_external_id(BRIDGES).unwrap_or_default();
         let mapped = mappings::get(list, switch).map(str::to_owned);
         // A provider network may have the switch's name.
-        let ours = mapped.as_deref().is_some_and(|bridge| {
+        let ours = mapped.as_deref().filter(|_| !is_network(&view, switch)).is_some_and(|bridge| {
             is_marked(&view, bridge)
                 || is_unmarked_but_ours(&view, switch, bridge)
                 || (is_provider_bridge(&view, bridge) && bridge != own)

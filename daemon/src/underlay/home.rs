@@ -3,10 +3,12 @@
 //! In: what is recorded, or for a bridge of Kube-OVN what it carries. Out: a node as before, and nothing of others'
 //! touched. Every step can be repeated; the record goes last.
 
+use std::collections::BTreeMap;
+
 use super::journal::{Journal, Load, boot_id};
 use super::mappings::{self, BRIDGES, MACS};
 use super::member::Wish;
-use super::network::{is_provider_bridge, string};
+use super::network::{is_made_by_switch, is_provider_bridge, string};
 use super::run::Underlay;
 use super::settings::Settings;
 use super::{host_failed, not_yet};
@@ -34,7 +36,7 @@ impl Underlay {
         });
         let (Some(nic), Some(link)) = (nic, self.link(bridge).await?) else { return Ok(None) };
         let load = self.load(link.index).await?;
-        let vlans = self.adopt_vlans(view, bridge).await?;
+        let vlans = self.adopt_vlans(view, bridge, &BTreeMap::new()).await?;
         tracing::info!(network, bridge, nic, "takes a bridge over");
         let settings = Settings::of(&self.parts.host, &nic).await;
         Ok(Some(Journal {
@@ -75,7 +77,9 @@ impl Underlay {
         let (bridge_name, device) = (wish.bridge(), wish.device());
         let view = self.parts.ovs.view();
         let there = is_provider_bridge(&view, &bridge_name);
+        // After a boot a NIC that had swapped names may have the bridge's.
         let bridge = if there { self.link(&bridge_name).await? } else { None };
+        let bridge = bridge.filter(|link| is_made_by_switch(&view, link));
         if there {
             self.only_ours(&view, &bridge_name, &device)?;
         }
@@ -130,7 +134,7 @@ impl Underlay {
     }
 
     /// A bridge with somebody else's ports is not taken away.
-    fn only_ours(&self, view: &View, bridge: &str, device: &str) -> Result<(), NotYet> {
+    pub(super) fn only_ours(&self, view: &View, bridge: &str, device: &str) -> Result<(), NotYet> {
         let foreign = view.port_names(bridge).into_iter().find(|name| {
             let kind = view.interface(name).map(|interface| interface.kind().to_owned()).unwrap_or_default();
             let vendor = view.port(name).and_then(|port| port.map_get("external_ids", "vendor"));
@@ -170,29 +174,33 @@ impl Underlay {
 
     /// The switch is gone, and its interface that carried the node's addresses is gone or hears nothing (that of the
     /// userspace datapath hangs on its process): the NIC serves the node by itself until the switch is back. The database
-    /// may be gone too; what was read of it is enough, and nothing is written.
-    pub(super) async fn stand_in(&self, view: &View) -> Result<(), NotYet> {
+    /// may be gone too; what was read of it is enough, and nothing is written. What kept it from being so, by network.
+    pub(super) async fn stand_in(&self, view: &View) -> Vec<NotYet> {
+        let mut failed = Vec::new();
         for network in Journal::networks(view) {
-            let Some(journal) = Journal::read(view, &network)? else { continue };
-            let wish =
-                Wish { network, nic: journal.nic.clone(), exchange: journal.exchange, ..Wish::default() };
-            let (bridge, nic) = (self.link(&wish.bridge()).await?, self.link(&wish.device()).await?);
-            let dead = !bridge.as_ref().is_some_and(|bridge| bridge.running);
-            let Some(nic) = nic.filter(|_| dead) else { continue };
-            let load = self.load(nic.index).await?;
-            if !journal.is_of_before(&load, &boot_id()) && !journal.load.beyond(&load).is_empty() {
-                tracing::warn!(
-                    nic = nic.name,
-                    "the switch is gone; the NIC has the node's addresses meanwhile"
-                );
-                self.settings_home(&journal, &nic.name).await?;
-                self.place(&nic, &journal.load, Placed::AsItWas).await?;
+            if let Err(reason) = self.stand_in_for(view, network).await {
+                failed.push(reason);
             }
-            // Routes into nowhere would win.
-            if let Some(bridge) = bridge {
-                let left = self.load(bridge.index).await?;
-                self.take(&bridge, &left).await?;
-            }
+        }
+        failed
+    }
+
+    async fn stand_in_for(&self, view: &View, network: String) -> Result<(), NotYet> {
+        let Some(journal) = Journal::read(view, &network)? else { return Ok(()) };
+        let wish = Wish { network, nic: journal.nic.clone(), exchange: journal.exchange, ..Wish::default() };
+        let (bridge, nic) = (self.link(&wish.bridge()).await?, self.link(&wish.device()).await?);
+        let dead = !bridge.as_ref().is_some_and(|bridge| bridge.running);
+        let Some(nic) = nic.filter(|_| dead) else { return Ok(()) };
+        let load = self.load(nic.index).await?;
+        if !journal.is_of_before(&load, &boot_id()) && !journal.load.beyond(&load).is_empty() {
+            tracing::warn!(nic = nic.name, "the switch is gone; the NIC has the node's addresses meanwhile");
+            self.settings_home(&journal, &nic.name).await?;
+            self.place(&nic, &journal.load, Placed::AsItWas).await?;
+        }
+        // Routes into nowhere would win.
+        if let Some(bridge) = bridge {
+            let left = self.load(bridge.index).await?;
+            self.take(&bridge, &left).await?;
         }
         Ok(())
     }

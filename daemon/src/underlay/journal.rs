@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::member::Wish;
 use super::not_yet;
 use super::settings::Settings;
-use super::vlans::SubInterface;
+use super::vlans::{self, SubInterface};
 use crate::netlink::{Carried, ExactAddress, ExactRoute, protocol};
 use crate::node::NotYet;
 use crate::ovs::View;
@@ -41,6 +41,10 @@ pub struct Journal {
     /// What the bridge has still and is to lose: the host has configured the NIC anew.
     #[serde(default, skip_serializing_if = "Load::is_empty")]
     pub stale: Load,
+    /// This process has found that the host configures the NIC anew, and has taken nothing off it: what comes meanwhile is
+    /// news as well. A process after this one does not know, and takes nothing for news.
+    #[serde(skip)]
+    pub renewing: bool,
     /// Settings of the NIC before the move.
     #[serde(default)]
     pub settings: Settings,
@@ -103,15 +107,16 @@ impl Load {
         self.addresses.is_empty() && self.routes.is_empty()
     }
 
-    /// The load after the host has configured the NIC anew. Of a family of which the NIC has addresses its word counts;
-    /// routes that still fit stay, since they may be on their way.
-    fn renewed(&self, nic: &Self) -> Self {
+    /// The load after the host has configured the NIC anew. Of a family of which the NIC has new addresses its word counts;
+    /// routes that still fit stay, since they may be on their way. A part of the old ones is no news: a process that died
+    /// while it gave or took them leaves that. Single addresses (/32, /128) come beside the others: whoever adds such a
+    /// one to the NIC (keepalived, kube-vip) has not configured it anew.
+    pub(super) fn renewed(&self, nic: &Self) -> Self {
         let mut load = Self::default();
         for ipv6 in [false, true] {
             let (old, new) = (self.family(ipv6), nic.family(ipv6));
-            let same = new.addresses.iter().all(|address| old.has(address.net()))
-                && old.addresses.iter().all(|address| new.has(address.net()));
-            if new.addresses.is_empty() || same {
+            let beside = |net: IpNet| old.has(net) || net.prefix_len() == net.max_prefix_len();
+            if new.addresses.iter().all(|address| beside(address.net())) {
                 load.add(&old);
                 load.add(&new);
                 continue;
@@ -165,6 +170,20 @@ impl Journal {
         view.root_external_ids().filter_map(|(key, _)| key.strip_prefix(KEY)).map(str::to_owned).collect()
     }
 
+    /// Names of the links that the network is made of: NIC, bridge, VLAN links and their ports.
+    pub fn links(&self, network: &str) -> Vec<String> {
+        let wish = Wish {
+            network: network.to_owned(),
+            nic: self.nic.clone(),
+            exchange: self.exchange,
+            ..Wish::default()
+        };
+        let bridge = wish.bridge();
+        let vlans =
+            self.vlans.iter().flat_map(|(id, sub)| [sub.name.clone(), vlans::port_name(&bridge, *id)]);
+        [self.nic.clone(), crds::names::provider_bridge(network)].into_iter().chain(vlans).collect()
+    }
+
     /// As text.
     ///
     /// # Errors
@@ -179,36 +198,41 @@ impl Journal {
         !nic.addresses.is_empty() && !self.boot.is_empty() && !boot.is_empty() && self.boot != boot
     }
 
-    /// What the next pass must work by. `boot` is the [`boot_id`] of now.
-    pub fn next(recorded: Option<Self>, wish: &Wish, nic: &Load, settings: Settings, boot: &str) -> Self {
-        let of_before = recorded.as_ref().is_some_and(|journal| journal.is_of_before(nic, boot));
-        let told = |before: &str| match nic.addresses.is_empty() && !before.is_empty() {
-            true => before.to_owned(),
-            false => boot.to_owned(),
-        };
-        match recorded {
-            // Some may be on either side still: the record has all.
-            Some(mut journal) if !journal.moved && !of_before => {
-                journal.load.add(nic);
-                journal.boot = told(&journal.boot);
-                journal
-            }
-            Some(journal) => {
-                let load = if of_before { nic.clone() } else { journal.load.renewed(nic) };
-                let mut stale = journal.stale;
-                stale.add(&journal.load);
-                Self { stale: stale.beyond(&load), load, boot: told(&journal.boot), ..journal }
-            }
-            None => Self {
-                nic: wish.nic.clone(),
-                exchange: wish.exchange,
-                moved: false,
-                load: nic.clone(),
-                settings,
-                boot: boot.to_owned(),
-                ..Self::default()
-            },
+    /// Of a NIC of which nothing is recorded. `boot` is the [`boot_id`] of now.
+    pub fn first(wish: &Wish, nic: Load, settings: Settings, boot: &str) -> Self {
+        Self {
+            nic: wish.nic.clone(),
+            exchange: wish.exchange,
+            load: nic,
+            settings,
+            boot: boot.to_owned(),
+            ..Self::default()
         }
+    }
+
+    /// What the next pass must work by. `boot` is the [`boot_id`] of now.
+    #[must_use]
+    pub fn next(mut self, nic: &Load, boot: &str) -> Self {
+        let of_before = self.is_of_before(nic, boot);
+        if self.boot.is_empty() || !nic.addresses.is_empty() {
+            boot.clone_into(&mut self.boot);
+        }
+        if !of_before && !self.moved && !self.renewing {
+            // Some may be on either side still: the record has all.
+            self.load.add(nic);
+            self.stale = self.stale.beyond(&self.load);
+            return self;
+        }
+        let load = if of_before { nic.clone() } else { self.load.renewed(nic) };
+        self.stale.add(&self.load);
+        self.stale = self.stale.beyond(&load);
+        self.load = load;
+        if !nic.is_empty() {
+            // What the NIC lacks from now on, a process that died may have taken off.
+            self.moved = false;
+            self.renewing = true;
+        }
+        self
     }
 }
 

@@ -32,7 +32,7 @@ fn moved(load: Load) -> Journal {
 #[test]
 fn the_first_time_the_nic_is_recorded() {
     let nic = load(&["10.9.0.11/24"], HOME);
-    let journal = Journal::next(None, &wish(), &nic, Settings::default(), BOOT);
+    let journal = Journal::first(&wish(), nic.clone(), Settings::default(), BOOT);
     assert_eq!((journal.nic.as_str(), journal.moved, &journal.load), ("eth1", false, &nic));
     let text = journal.text().unwrap();
     assert_eq!(serde_json::from_str::<Journal>(&text).unwrap(), journal);
@@ -41,13 +41,7 @@ fn the_first_time_the_nic_is_recorded() {
 #[test]
 fn a_crash_in_the_middle_loses_nothing_of_either_side() {
     let recorded = Journal { moved: false, ..moved(load(&["10.9.0.11/24", "fd09::11/64"], HOME)) };
-    let journal = Journal::next(
-        Some(recorded),
-        &wish(),
-        &load(&["10.9.0.11/24", "10.9.0.12/24"], &[]),
-        Settings::default(),
-        BOOT,
-    );
+    let journal = recorded.next(&load(&["10.9.0.11/24", "10.9.0.12/24"], &[]), BOOT);
     assert_eq!(nets(&journal.load), ["10.9.0.11/24", "fd09::11/64", "10.9.0.12/24"]);
     assert_eq!(journal.load.routes.len(), 2);
     assert!(journal.stale.is_empty());
@@ -59,7 +53,7 @@ fn a_quiet_nic_or_a_reboot_changes_nothing() {
     for (nic, boot) in
         [(Load::default(), BOOT), (all.clone(), BOOT), (Load::default(), "later"), (all.clone(), "later")]
     {
-        let journal = Journal::next(Some(moved(all.clone())), &wish(), &nic, Settings::default(), boot);
+        let journal = moved(all.clone()).next(&nic, boot);
         assert_eq!((&journal.load, journal.stale.is_empty()), (&all, true));
         // A NIC that has said nothing since the boot will.
         assert_eq!(journal.boot, if nic.is_empty() { BOOT } else { boot });
@@ -70,9 +64,7 @@ fn a_quiet_nic_or_a_reboot_changes_nothing() {
 fn what_the_hosts_configuration_has_lost_is_gone_after_a_reboot() {
     let all = load(&["10.9.0.11/24", "fd09::11/64"], HOME);
     let nic = load(&["fd09::11/64"], &[("::/0", Some("fd09::1"), STATIC)]);
-    let next = |journal: &Journal, nic: &Load, boot: &str| {
-        Journal::next(Some(journal.clone()), &wish(), nic, Settings::default(), boot)
-    };
+    let next = |journal: &Journal, nic: &Load, boot: &str| journal.clone().next(nic, boot);
     let same_boot = next(&moved(all.clone()), &nic, BOOT);
     assert_eq!(
         (&same_boot.load, same_boot.stale.is_empty()),
@@ -109,14 +101,14 @@ fn u46_what_the_host_configures_anew_replaces_its_family() {
         ],
     );
     let nic = load(&["10.9.0.99/24"], &[("10.9.0.0/24", None, protocol::KERNEL)]);
-    let journal = Journal::next(Some(moved(old)), &wish(), &nic, Settings::default(), BOOT);
+    let journal = moved(old).next(&nic, BOOT);
     assert_eq!(nets(&journal.load), ["10.9.0.99/24", "fd09::11/64"]);
     // The default route still fits; the others hung on what is gone.
     assert_eq!(destinations(&journal.load), ["10.9.0.0/24", "0.0.0.0/0", "::/0"]);
     assert_eq!(nets(&journal.stale), ["10.9.0.11/24", "10.9.1.11/24"]);
     assert_eq!(destinations(&journal.stale), ["10.9.1.0/24", "10.5.0.0/16"]);
     // Until the bridge has lost them, another pass keeps them in mind.
-    let again = Journal::next(Some(journal.clone()), &wish(), &Load::default(), Settings::default(), BOOT);
+    let again = journal.clone().next(&Load::default(), BOOT);
     assert_eq!(again.stale, journal.stale);
 }
 
@@ -124,7 +116,48 @@ fn u46_what_the_host_configures_anew_replaces_its_family() {
 fn a_route_that_is_added_to_the_nic_moves_too() {
     let old = load(&["10.9.0.11/24"], &[]);
     let nic = load(&[], &[("10.6.0.0/16", Some("10.9.0.1"), STATIC)]);
-    let journal = Journal::next(Some(moved(old)), &wish(), &nic, Settings::default(), BOOT);
+    let journal = moved(old).next(&nic, BOOT);
     assert_eq!(destinations(&journal.load), ["10.6.0.0/16"]);
     assert_eq!(nets(&journal.load), ["10.9.0.11/24"]);
+}
+
+/// A boot has given the NIC what the record says; the agent dies with the NIC half emptied, or half filled for a switch that
+/// is gone.
+#[test]
+fn a_part_of_what_is_recorded_is_no_news() {
+    let all = load(&["10.9.0.11/24", "10.9.0.12/24", "fd09::11/64", "fd09::12/64"], HOME);
+    let part = load(&["10.9.0.12/24", "fd09::11/64"], &[]);
+    for before in [moved(all.clone()), moved(all.clone()).next(&all, BOOT)] {
+        let journal = before.next(&part, BOOT);
+        assert_eq!((&journal.load, journal.stale.is_empty(), journal.moved), (&all, true, false));
+    }
+}
+
+/// The host configures the NIC anew; the agent dies with the NIC half emptied, and its successor reads the record.
+#[test]
+fn a_death_after_a_renewal_loses_nothing_and_keeps_what_is_to_go_in_mind() {
+    let read = |journal: &Journal| serde_json::from_str::<Journal>(&journal.text().unwrap()).unwrap();
+    let both = load(&["10.9.0.98/24", "10.9.0.99/24"], &[]);
+    let renewed = moved(load(&["10.9.0.11/24"], &[])).next(&both, BOOT);
+    let again = read(&renewed).next(&load(&["10.9.0.99/24"], &[]), BOOT);
+    assert_eq!((nets(&again.load), nets(&again.stale)), (nets(&both), vec!["10.9.0.11/24".into()]));
+    // What was to go is wanted again.
+    let back = read(&renewed).next(&load(&["10.9.0.11/24"], &[]), BOOT);
+    assert_eq!(nets(&back.load), ["10.9.0.98/24", "10.9.0.99/24", "10.9.0.11/24"]);
+    assert!(back.stale.is_empty());
+    // The process that found it goes on listening to the host.
+    let more = renewed.clone().next(&load(&["10.9.0.98/24", "10.9.0.97/24"], &[]), BOOT);
+    assert_eq!(nets(&more.load), ["10.9.0.98/24", "10.9.0.97/24"]);
+}
+
+#[test]
+fn a_single_address_comes_beside_the_others() {
+    let all = load(&["10.9.0.11/24", "fd09::11/64"], HOME);
+    let vips = load(&["10.9.0.100/32", "fd09::100/128"], &[]);
+    let journal = moved(all.clone()).next(&vips, BOOT);
+    assert_eq!(nets(&journal.load), ["10.9.0.11/24", "10.9.0.100/32", "fd09::11/64", "fd09::100/128"]);
+    assert_eq!((&journal.load.routes, journal.stale.is_empty()), (&all.routes, true));
+    // With others, it is a part of the whole.
+    let whole = load(&["10.9.0.99/24", "10.9.0.101/32"], &[]);
+    assert_eq!(nets(&journal.next(&whole, BOOT).load.family(false)), ["10.9.0.99/24", "10.9.0.101/32"]);
 }

@@ -63,9 +63,15 @@ impl Underlay {
     pub(super) async fn tell(&mut self, states: &BTreeMap<String, State>) -> bool {
         let own = self.parts.cluster.own_node.get();
         let Some(node) = own.objects.values().next() else { return true };
-        let mut changes: BTreeMap<String, Option<String>> =
-            states.iter().flat_map(|(network, state)| labels(network, state)).collect();
-        changes.retain(|key, value| node.labels.get(key) != value.as_ref());
+        let (mut changes, mut changed) = (BTreeMap::new(), BTreeSet::new());
+        for (network, state) in states {
+            let mut wanted = labels(network, state);
+            wanted.retain(|key, value| node.labels.get(key) != value.as_ref());
+            if !wanted.is_empty() {
+                changed.insert(network.as_str());
+            }
+            changes.append(&mut wanted);
+        }
         let mut well = true;
         if !changes.is_empty()
             && let Some(client) = &self.parts.client
@@ -76,7 +82,7 @@ impl Underlay {
         }
         for (network, state) in states {
             if self.told.get(network) != Some(state) {
-                self.tell_one(network, state).await;
+                self.tell_one(network, state, changed.contains(network.as_str())).await;
             }
         }
         self.told.clone_from(states);
@@ -84,7 +90,8 @@ impl Underlay {
         well
     }
 
-    async fn tell_one(&self, network: &str, state: &State) {
+    /// A network's state; that it works is an event when the labels change, so that a restart of the agent repeats none.
+    async fn tell_one(&self, network: &str, state: &State, changed: bool) {
         let uid =
             self.parts.cluster.provider_networks.object(&network.into()).map(|object| object.uid.clone());
         let object = ObjectRef {
@@ -97,8 +104,11 @@ impl Underlay {
         let message = match state {
             State::Ready(ready) => {
                 tracing::info!(network, nic = ready.interface, mtu = ready.mtu, "the provider network works");
-                let message = format!("node {}: interface {} is bridged", self.parts.node, ready.interface);
-                self.parts.recorder.record(object, EventType::Normal, "InitOVSBridgeSucceeded", message);
+                if changed {
+                    let message =
+                        format!("node {}: interface {} is bridged", self.parts.node, ready.interface);
+                    self.parts.recorder.record(object, EventType::Normal, "InitOVSBridgeSucceeded", message);
+                }
                 None
             }
             State::Failed(reason) => {

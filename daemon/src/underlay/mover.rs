@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use super::journal::{Journal, Load, boot_id};
-use super::member::Wish;
 use super::run::Underlay;
 use super::{host_failed, not_yet, ovs_failed};
-use crate::netlink::{Link, Placed};
+use crate::netlink::{ExactRoute, Link, Placed};
 use crate::node::NotYet;
 use crate::ovs::plan;
 
@@ -26,8 +25,15 @@ impl Underlay {
         Ok(Load::of(&carried, link))
     }
 
-    /// Puts addresses and routes on a link that it does not have yet; says what.
-    pub(super) async fn place(&self, link: &Link, load: &Load, placed: Placed) -> Result<(), NotYet> {
+    /// Puts addresses and routes on a link that it does not have yet; says what. A route that the kernel refuses, because
+    /// what it speaks of is gone (its source, another of its hops), keeps no other one away: it is told once, and tried
+    /// again by the next pass. Those routes.
+    pub(super) async fn place(
+        &self,
+        link: &Link,
+        load: &Load,
+        placed: Placed,
+    ) -> Result<Vec<ExactRoute>, NotYet> {
         let host = &self.parts.host.netlink;
         let missing = load.beyond(&self.load(link.index).await?);
         // The kernel puts the newest IPv6 address first.
@@ -36,16 +42,46 @@ impl Underlay {
             tracing::info!(%address, link = link.name, "gives a link its address");
             host.place_address(link.index, address, placed).await.map_err(|error| host_failed(&error))?;
         }
-        if missing.routes.is_empty() {
-            return Ok(());
+        if load.routes.is_empty() {
+            return Ok(Vec::new());
         }
         let carried = host.carried().await.map_err(|error| host_failed(&error))?;
         // Some came with the addresses.
-        for route in &missing.beyond(&Load::of(&carried, link.index)).routes {
-            tracing::info!(%route, link = link.name, "gives a link its route");
-            host.place_route(link.index, route, &carried).await.map_err(|error| host_failed(&error))?;
+        let mut left = missing.beyond(&Load::of(&carried, link.index)).routes;
+        let refused = loop {
+            let mut refused = Vec::new();
+            for route in &left {
+                match host.place_route(link.index, route, &carried).await {
+                    Ok(()) => tracing::info!(%route, link = link.name, "gives a link its route"),
+                    Err(error) if self.is_refused(link, &error).await? => {
+                        refused.push((route.clone(), error.to_string()));
+                    }
+                    Err(error) => return Err(host_failed(&error)),
+                }
+            }
+            // One may lead to another one's gateway.
+            if refused.is_empty() || refused.len() == left.len() {
+                break refused;
+            }
+            left = refused.into_iter().map(|(route, _)| route).collect();
+        };
+        let (refused, reasons): (Vec<_>, Vec<_>) = refused.into_iter().unzip();
+        for reason in self.lines.news(&link.name, reasons) {
+            tracing::warn!(link = link.name, reason, "the kernel refuses a route; it stays recorded");
         }
-        Ok(())
+        Ok(refused)
+    }
+
+    /// Whether a route could not be placed for its own sake. A link that is down itself takes no route at all.
+    async fn is_refused(&self, link: &Link, error: &crate::netlink::Error) -> Result<bool, NotYet> {
+        match error.errno() {
+            Some(libc::EINVAL | libc::ENETUNREACH | libc::EHOSTUNREACH) => Ok(true),
+            Some(libc::ENODEV | libc::ENETDOWN) => {
+                let now = self.link(&link.name).await?;
+                Ok(now.is_some_and(|now| now.index == link.index && now.up))
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Takes addresses and routes off a link: routes first, addresses from the last to the first.
@@ -69,13 +105,13 @@ impl Underlay {
     }
 
     /// Carries a load from a NIC to its bridge, with the NIC becoming a port (`attach`) in between. The NIC has it still
-    /// ([`Self::clear`]).
+    /// ([`Self::clear`]). The routes that the kernel refuses the bridge.
     pub(super) async fn carry_over(
         &self,
         bridge: &Link,
         load: &Load,
         attach: impl Future<Output = Result<(), NotYet>>,
-    ) -> Result<(), NotYet> {
+    ) -> Result<Vec<ExactRoute>, NotYet> {
         // IPv4 first: neighbours that ask the bridge get an answer as soon as it hears them. Of IPv6 the address alone,
         // for the kernel would choose among two links with one prefix.
         let early = Load { routes: Vec::new(), ..load.clone() };
@@ -85,13 +121,13 @@ impl Underlay {
         self.place(bridge, load, Placed::Elsewhere).await
     }
 
-    /// Takes off a NIC what its bridge has. What somebody has put on it meanwhile is recorded (under `key`) and carried
+    /// Takes off a NIC what its bridge has, all but the `refused` routes. What somebody has put on it meanwhile is recorded (under `key`) and carried
     /// first: an address that no record knows would be lost, and the last address takes routes with it.
     pub(super) async fn clear(
         &self,
         key: &str,
         (nic, bridge): (&Link, &Link),
-        wish: &Wish,
+        mut refused: Vec<ExactRoute>,
         journal: &mut Journal,
     ) -> Result<(), NotYet> {
         let mut left = self.load(nic.index).await?;
@@ -99,17 +135,17 @@ impl Underlay {
             if left.beyond(&journal.load).is_empty() {
                 break;
             }
-            let settings = journal.settings.clone();
-            *journal = Journal::next(Some(journal.clone()), wish, &left, settings, &boot_id());
+            *journal = std::mem::take(journal).next(&left, &boot_id());
             self.record(key, journal).await?;
-            self.place(bridge, &journal.load, Placed::Elsewhere).await?;
+            refused = self.place(bridge, &journal.load, Placed::Elsewhere).await?;
             left = self.load(nic.index).await?;
         }
         // What comes from now on stays where it is until the next pass, which its event brings.
-        let unknown = left.beyond(&journal.load);
-        self.take(nic, &left.beyond(&unknown)).await?;
+        let mut staying = left.beyond(&journal.load);
+        staying.routes.extend(refused);
+        self.take(nic, &left.beyond(&staying)).await?;
         // The kernel dropped what hung on the last address; nothing else is in the way now.
-        self.place(bridge, &journal.load, Placed::Elsewhere).await
+        self.place(bridge, &journal.load, Placed::Elsewhere).await.map(drop)
     }
 
     /// Silences a NIC that has moved. Switching IPv6 off takes off what somebody has just put on, and who switches it on is
@@ -117,7 +153,7 @@ impl Underlay {
     pub(super) async fn silence(&self, nic: &Link, journal: &Journal) -> Result<(), NotYet> {
         let host = &self.parts.host;
         let mut ipv6 = !journal.load.family(true).addresses.is_empty();
-        if ipv6 && journal.moved && journal.settings.is_ipv6_on(host, &nic.name).await {
+        if ipv6 && (journal.moved || journal.renewing) && journal.settings.is_ipv6_on(host, &nic.name).await {
             tokio::time::sleep(LULL).await;
         }
         // The event of what came meanwhile brings another pass.

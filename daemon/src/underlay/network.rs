@@ -47,6 +47,15 @@ pub(crate) fn is_provider_bridge(view: &View, bridge: &str) -> bool {
     })
 }
 
+/// Whether a link is an interface of the switch's own; those of the userspace datapath are tap devices.
+pub(super) fn is_made_by_switch(view: &View, link: &Link) -> bool {
+    match link.kind.as_deref() {
+        Some("openvswitch") => true,
+        Some("tun") => view.is_userspace(),
+        _ => false,
+    }
+}
+
 /// The bridge of a port.
 fn bridge_of(view: &View, port: &str) -> Option<String> {
     let row = view.port(port)?;
@@ -72,6 +81,15 @@ impl Underlay {
             recorded => recorded,
         };
         let recorded = match recorded {
+            Some(old) if self.is_renamed(&old, wish).await? => {
+                tracing::info!(
+                    network = wish.network,
+                    from = old.nic,
+                    to = wish.nic,
+                    "the NIC has another name"
+                );
+                Some(Journal { nic: wish.nic.clone(), ..old })
+            }
             // The whole of the old NIC goes home before another one moves in.
             Some(old) if old.nic != wish.nic || old.exchange != wish.exchange => {
                 self.bring_home(&wish.network, old).await?;
@@ -79,14 +97,13 @@ impl Underlay {
             }
             recorded => recorded,
         };
+        self.drop_stale_bridge(wish).await?;
         let view = self.parts.ovs.view();
         let Some(nic) = self.nic(&view, wish).await? else {
             return self.without_kernel(&view, wish).await;
         };
         self.check(&view, wish, &nic)?;
-        let settings = Settings::of(&self.parts.host, &nic.name).await;
-        let load = self.load(nic.index).await?;
-        let mut journal = Journal::next(recorded, wish, &load, settings, &boot_id());
+        let mut journal = self.journal(recorded, wish, &nic).await?;
         self.write(&wish.network, &journal).await?;
         if wish.exchange && nic.name == wish.nic {
             self.rename(&nic, &wish.device(), &journal.load).await?;
@@ -100,9 +117,10 @@ impl Underlay {
             let trunks = wish.trunks.iter().chain(journal.vlans.keys()).copied().collect();
             self.attach(&Wish { trunks, ..wish.clone() }, &nic).await
         };
-        self.carry_over(&bridge, &load, attach).await?;
-        self.clear(&Journal::key(&wish.network), (&nic, &bridge), wish, &mut journal).await?;
+        let refused = self.carry_over(&bridge, &load, attach).await?;
+        self.clear(&Journal::key(&wish.network), (&nic, &bridge), refused, &mut journal).await?;
         let vlans = self.vlans(wish, &nic, &mut journal).await?;
+        self.drop_made(wish, &journal).await?;
         if !vlans.is_subset(&wish.trunks) {
             let trunks = wish.trunks.union(&vlans).copied().collect();
             self.attach(&Wish { trunks, ..wish.clone() }, &nic).await?;
@@ -118,6 +136,34 @@ impl Underlay {
             self.write(&wish.network, &journal).await?;
         }
         Ok(Ready { interface: wish.nic.clone(), mtu: nic.mtu, vlan_interfaces: !vlans.is_empty() })
+    }
+
+    /// Whether the network's NIC is the recorded one under another name: the bridge goes on with it.
+    async fn is_renamed(&self, old: &Journal, wish: &Wish) -> Result<bool, NotYet> {
+        if old.nic == wish.nic || old.exchange || wish.exchange || self.link(&old.nic).await?.is_some() {
+            return Ok(false);
+        }
+        let (nic, bridge) = (self.link(&wish.nic).await?, self.link(&wish.bridge()).await?);
+        let mac = nic.and_then(|nic| nic.mac);
+        Ok(mac.is_some() && mac == bridge.and_then(|bridge| bridge.mac))
+    }
+
+    /// A boot gives a NIC that had swapped names with its bridge its own name back. The switch can't make the bridge's
+    /// interface of that name beside it: the bridge goes, and is made anew (node contract §6.5).
+    async fn drop_stale_bridge(&self, wish: &Wish) -> Result<(), NotYet> {
+        let view = self.parts.ovs.view();
+        if !wish.exchange
+            || !is_provider_bridge(&view, &wish.nic)
+            || self.link(&wish.device()).await?.is_some()
+        {
+            return Ok(());
+        }
+        if self.link(&wish.nic).await?.is_none_or(|link| is_made_by_switch(&view, &link)) {
+            return Ok(());
+        }
+        self.only_ours(&view, &wish.nic, &wish.device())?;
+        tracing::info!(network = wish.network, nic = wish.nic, "the NIC has its own name again");
+        self.change(|view| plan::remove_bridge(view, &wish.nic)).await
     }
 
     /// The NIC, by whatever name it has now; `None` for one that only the switch knows (DPDK).
@@ -187,6 +233,21 @@ impl Underlay {
             )),
             false => Ok(()),
         }
+    }
+
+    /// What a pass must work by.
+    pub(super) async fn journal(
+        &self,
+        recorded: Option<Journal>,
+        wish: &Wish,
+        nic: &Link,
+    ) -> Result<Journal, NotYet> {
+        let load = self.load(nic.index).await?;
+        if let Some(journal) = recorded {
+            return Ok(journal.next(&load, &boot_id()));
+        }
+        let settings = Settings::of(&self.parts.host, &nic.name).await;
+        Ok(Journal::first(wish, load, settings, &boot_id()))
     }
 
     pub(super) async fn write(&self, network: &str, journal: &Journal) -> Result<(), NotYet> {
@@ -308,8 +369,19 @@ impl Underlay {
         self.managers.release(&nic.name).await
     }
 
-    /// The NIC as a port of the bridge, and no other NIC of ours there.
+    /// The NIC as a port of the bridge, and no other NIC of ours there (node contract §3.5 step 7).
     async fn attach(&self, wish: &Wish, nic: &Link) -> Result<(), NotYet> {
+        let view = self.parts.ovs.view();
+        let is_other_nic = |name: &String| {
+            let ours = view.port(name).and_then(|port| port.map_get("external_ids", "vendor"));
+            *name != nic.name
+                && ours == Some(crds::keys::VENDOR)
+                && view.interface(name).is_some_and(|interface| interface.kind().is_empty())
+        };
+        for other in view.port_names(&wish.bridge()).into_iter().filter(is_other_nic) {
+            tracing::info!(network = wish.network, port = other, "takes another NIC out of the bridge");
+            self.change(|view| Ok(plan::remove_port(view, &other))).await?;
+        }
         let port = PortSpec {
             bridge: wish.bridge(),
             name: nic.name.clone(),

@@ -15,10 +15,10 @@ use super::member::{Membership, Wish, membership};
 use super::network::is_provider_bridge;
 use crate::flags::Flags;
 use crate::frame::{Frame, Objects, Pace};
-use crate::netlink::Change;
-use crate::node::NotYet;
+use crate::netlink::{Change, Link};
 use crate::ovs::{BR_INT, View};
 use crate::parts::NodeParts;
+use crate::told::Told;
 
 /// Everything is looked at this often even if nothing happened.
 const VERIFY: Duration = Duration::from_secs(60);
@@ -38,6 +38,8 @@ pub struct Underlay {
     pub(super) told: BTreeMap<String, State>,
     /// What was told of the external gateway.
     pub(super) gateway_told: Option<String>,
+    /// What was told of everything else.
+    pub(super) lines: Told,
 }
 
 /// Links that the networks of this node are made of.
@@ -47,11 +49,28 @@ struct Concern {
     indexes: BTreeSet<u32>,
 }
 
+/// Whether a link is a VLAN of one of these. (The peer of others may be in another namespace, which counts by itself.)
+fn is_vlan_on(link: &Link, indexes: &BTreeSet<u32>) -> bool {
+    link.kind.as_deref() == Some("vlan") && link.peer.is_some_and(|parent| indexes.contains(&parent))
+}
+
 impl Concern {
+    /// Links of these names, and VLAN links on them.
+    fn with_links(names: BTreeSet<String>, links: &[Link]) -> Self {
+        let index = |link: &Link| link.index;
+        let named: BTreeSet<u32> =
+            links.iter().filter(|link| names.contains(&link.name)).map(index).collect();
+        let vlans = links.iter().filter(|link| is_vlan_on(link, &named)).map(index);
+        let indexes = vlans.chain(named.iter().copied()).collect();
+        Self { names, indexes }
+    }
+
     fn concerns(&self, change: &Change) -> bool {
         match change {
             Change::LinkChanged(link) | Change::LinkGone(link) => {
-                self.names.contains(&link.name) || self.indexes.contains(&link.index)
+                self.names.contains(&link.name)
+                    || self.indexes.contains(&link.index)
+                    || is_vlan_on(link, &self.indexes)
             }
             Change::Address(address) => self.indexes.contains(&address.index),
             Change::RouteChanged(route) | Change::RouteGone(route) => {
@@ -89,7 +108,7 @@ fn relevant(view: &View) -> String {
 impl Underlay {
     /// A loop.
     pub fn new(parts: NodeParts, flags: Arc<Flags>, managers: Managers) -> Self {
-        Self { parts, flags, managers, told: BTreeMap::new(), gateway_told: None }
+        Self { parts, flags, managers, told: BTreeMap::new(), gateway_told: None, lines: Told::default() }
     }
 
     /// Runs until cancelled.
@@ -120,8 +139,9 @@ impl Underlay {
     /// One pass over all networks; whether all of it could be done.
     pub async fn pass(&mut self) -> bool {
         let view = self.parts.ovs.view();
-        if let Err(reason) = self.stand_in(&view).await {
-            tracing::warn!(%reason, "the node's addresses while the switch is gone");
+        let reasons = self.stand_in(&view).await;
+        for reason in self.lines.news("stand-in", reasons.iter().map(ToString::to_string)) {
+            tracing::warn!(reason, "the node's addresses while the switch is gone");
         }
         let networks = self.parts.cluster.provider_networks.get();
         let vlans = self.parts.cluster.vlans.get();
@@ -176,26 +196,30 @@ impl Underlay {
         let failed = states.values().any(|state| matches!(state, State::Failed(_)));
         let gateways = self.gateways(&node.labels).await;
         let entries = self.entries().await;
-        if let Err(reason) = &entries {
-            tracing::warn!(%reason, "static MAC entries of provider bridges");
+        for reason in self.lines.news("entries", entries.as_ref().err().map(ToString::to_string)) {
+            tracing::warn!(reason, "static MAC entries of provider bridges");
         }
         self.tell(&states).await && gateways && entries.is_ok() && !failed
     }
 
-    /// The node is left for good: every NIC goes home, with a line in `done` for each.
-    ///
-    /// # Errors
-    /// The first step that fails; it can be called again.
-    pub async fn clean_up(&self, done: &mut Vec<String>) -> Result<(), NotYet> {
+    /// The node is left for good: every NIC goes home, with a line in `done` for each. What could not be done, while the
+    /// rest was; it can be called again.
+    pub async fn clean_up(&self, done: &mut Vec<String>) -> Vec<String> {
+        let mut left = Vec::new();
         for network in self.here(&self.parts.ovs.view()) {
-            if self.leave(&network).await? {
-                done.push(format!(
+            match self.leave(&network).await {
+                Ok(true) => done.push(format!(
                     "the NIC of provider network {network} has its addresses and routes back; removed its bridge"
-                ));
+                )),
+                Ok(false) => {}
+                Err(reason) => left.push(format!("provider network {network}: {reason}")),
             }
         }
         let switch = self.flags.external_gateway_switch.as_str();
-        self.leave_gateway(switch, &crds::names::provider_bridge(switch)).await
+        if let Err(reason) = self.leave_gateway(switch, &crds::names::provider_bridge(switch)).await {
+            left.push(format!("the external gateway: {reason}"));
+        }
+        left
     }
 
     /// Networks that this node has something of.
@@ -215,25 +239,72 @@ impl Underlay {
 
     async fn concern(&self) -> Concern {
         let view = self.parts.ovs.view();
-        let mut concern = Concern::default();
+        let mut names = BTreeSet::new();
         let wanted = self.parts.cluster.provider_networks.get();
         for network in wanted.objects.values() {
-            concern.names.insert(network.default_interface.clone());
-            concern.names.extend(network.custom_interfaces.iter().map(|(nic, _)| nic.clone()));
+            names.insert(network.default_interface.clone());
+            names.extend(network.custom_interfaces.iter().map(|(nic, _)| nic.clone()));
+            names.extend(network.vlan_interfaces.iter().cloned());
         }
         for network in wanted.objects.keys().map(|name| name.to_string()).chain(self.here(&view)) {
-            concern.names.insert(crds::names::provider_bridge(&network));
+            names.insert(crds::names::provider_bridge(&network));
             if let Ok(Some(journal)) = Journal::read(&view, &network) {
-                concern.names.insert(journal.nic);
+                names.extend(journal.links(&network));
             }
         }
-        concern.names.extend(
+        names.extend(
             self.parts.cluster.external_gateway.get().objects.values().map(|config| config.nic.clone()),
         );
-        if let Ok(links) = self.parts.host.netlink.links().await {
-            let ours = links.into_iter().filter(|link| concern.names.contains(&link.name));
-            concern.indexes = ours.map(|link| link.index).collect();
+        let links = self.parts.host.netlink.links().await.unwrap_or_default();
+        Concern::with_links(names, &links)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, name: &str, kind: &str, peer: Option<u32>) -> Link {
+        Link {
+            index,
+            name: name.into(),
+            mac: None,
+            mtu: 1500,
+            up: true,
+            running: true,
+            kind: Some(kind.into()),
+            peer,
+            controller: None,
+            tx_queue_len: 0,
+            alias: None,
         }
-        concern
+    }
+
+    #[test]
+    fn vlan_links_on_a_nic_concern_its_network_and_ends_of_pods_do_not() {
+        let links = [
+            link(2, "eth1", "veth", None),
+            link(3, "storage", "vlan", Some(2)),
+            link(4, "x_h", "veth", Some(2)),
+        ];
+        let concern = Concern::with_links(BTreeSet::from(["eth1".to_owned(), "late".to_owned()]), &links);
+        let of = |link: Link| concern.concerns(&Change::LinkChanged(link));
+        assert!(of(link(3, "storage", "vlan", Some(2))) && of(link(9, "eth1.7", "vlan", Some(2))));
+        assert!(of(link(10, "late", "vlan", Some(8))), "the spec names it");
+        assert!(!of(link(4, "x_h", "veth", Some(2))) && !of(link(11, "eth0.7", "vlan", Some(8))));
+        assert_eq!(concern.indexes, BTreeSet::from([2, 3]));
+    }
+
+    #[test]
+    fn a_record_names_what_its_network_is_made_of() {
+        let sub = |name: &str| super::super::vlans::SubInterface { name: name.into(), ..Default::default() };
+        let journal = Journal {
+            nic: "eth1".into(),
+            vlans: BTreeMap::from([(5, sub("eth1.5")), (6, sub("storage"))]),
+            ..Journal::default()
+        };
+        let named = |exchange| Journal { exchange, ..journal.clone() }.links("net1").join(" ");
+        assert_eq!(named(false), "eth1 br-net1 eth1.5 br-net1-vlan5 storage br-net1-vlan6");
+        assert_eq!(named(true), "eth1 br-net1 eth1.5 eth1-vlan5 storage eth1-vlan6");
     }
 }

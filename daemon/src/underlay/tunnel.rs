@@ -7,12 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use super::journal::{Journal, Load, boot_id};
+use super::journal::{Journal, Load};
 use super::member::Wish;
 use super::network::string;
 use super::old_record::{KEYS, OldRecord};
 use super::run::Underlay;
-use super::settings::Settings;
 use super::{host_failed, not_yet};
 use crate::netlink::{Link, Placed};
 use crate::node::NotYet;
@@ -61,10 +60,8 @@ impl Underlay {
     /// # Errors
     /// What keeps it from being so; the node has its addresses then, on NIC or bridge.
     pub async fn tunnel_in(&self, bridge: &str, nic: &Link, recorded: Option<Journal>) -> Result<(), NotYet> {
-        let settings = Settings::of(&self.parts.host, &nic.name).await;
         let wish = Wish { nic: nic.name.clone(), ..Wish::default() };
-        let load = self.load(nic.index).await?;
-        let mut journal = Journal::next(recorded, &wish, &load, settings, &boot_id());
+        let mut journal = self.journal(recorded, &wish, nic).await?;
         self.record(RECORD, &journal).await?;
         let spec = BridgeSpec {
             name: bridge.to_owned(),
@@ -84,8 +81,8 @@ impl Underlay {
             let port = PortSpec { bridge: bridge.to_owned(), name: nic.name.clone(), ..PortSpec::default() };
             self.open(nic, &port, true).await
         };
-        self.carry_over(&inner, &load, attach).await?;
-        self.clear(RECORD, (nic, &inner), &wish, &mut journal).await?;
+        let refused = self.carry_over(&inner, &load, attach).await?;
+        self.clear(RECORD, (nic, &inner), refused, &mut journal).await?;
         self.silence(nic, &journal).await?;
         self.take(&inner, &journal.stale).await?;
         if !journal.moved || !journal.stale.is_empty() {

@@ -38,6 +38,19 @@ pub struct SubInterface {
     pub alias: Option<String>,
     /// What it carries, by itself or by the port.
     pub load: Load,
+    /// What the port has still and is to lose: the host has made the link again, and configured it anew.
+    #[serde(default, skip_serializing_if = "Load::is_empty")]
+    pub stale: Load,
+}
+
+impl SubInterface {
+    /// The link is there, with what it carries: before it gives way to the port, or since the host has made it again.
+    fn renew(&mut self, link: &Load) {
+        let load = self.load.renewed(link);
+        self.stale.add(&self.load);
+        self.stale = self.stale.beyond(&load);
+        self.load = load;
+    }
 }
 
 /// Alias of a link that was made for a provider network.
@@ -133,6 +146,27 @@ impl Underlay {
         self.link(&wish.nic).await
     }
 
+    /// NICs that were made for a network, and are neither its NIC nor a VLAN link that goes on working, go again (node
+    /// contract §3.5 step 4).
+    pub(super) async fn drop_made(&self, wish: &Wish, journal: &Journal) -> Result<(), NotYet> {
+        let host = &self.parts.host.netlink;
+        let alias = alias(&wish.network);
+        for link in host.links().await.map_err(|error| host_failed(&error))? {
+            let kept = [&wish.nic, &wish.device()].contains(&&link.name)
+                || wish.vlan_interfaces.contains(&link.name)
+                || journal.vlans.values().any(|sub| sub.name == link.name);
+            if link.kind.as_deref() == Some("vlan") && link.alias.as_ref() == Some(&alias) && !kept {
+                tracing::info!(
+                    network = wish.network,
+                    link = link.name,
+                    "takes away a NIC made for the network"
+                );
+                host.delete_link(&link.name).await.map_err(|error| host_failed(&error))?;
+            }
+        }
+        Ok(())
+    }
+
     /// VLAN links of the node with their parents.
     async fn vlan_links(&self) -> Result<Vec<(Link, VlanLink)>, NotYet> {
         let host = &self.parts.host.netlink;
@@ -154,6 +188,12 @@ impl Underlay {
         nic: &Link,
         journal: &mut Journal,
     ) -> Result<BTreeSet<u16>, NotYet> {
+        // Ports of Kube-OVN that no record knows.
+        let mut unknown = self.adopt_vlans(&self.parts.ovs.view(), &wish.bridge(), &journal.vlans).await?;
+        if !unknown.is_empty() {
+            journal.vlans.append(&mut unknown);
+            self.write(&wish.network, journal).await?;
+        }
         if wish.vlan_interfaces.is_empty() && !wish.preserve_vlans && journal.vlans.is_empty() {
             return Ok(BTreeSet::new());
         }
@@ -196,7 +236,7 @@ impl Underlay {
             sub.mac = link.mac.filter(|mac| nic.mac != Some(*mac)).map(|mac| mac.to_string());
             sub.mtu = link.mtu;
             sub.alias.clone_from(&link.alias);
-            sub.load.add(&self.load(link.index).await?);
+            sub.renew(&self.load(link.index).await?);
             journal.vlans.insert(id, sub);
             self.write(&wish.network, journal).await?;
         }
@@ -223,7 +263,14 @@ impl Underlay {
             self.parts.host.netlink.delete_link(&link.name).await.map_err(|error| host_failed(&error))?;
             self.place(&inner, &sub.load, Placed::Elsewhere).await?;
         }
-        Ok(())
+        if sub.stale.is_empty() {
+            return Ok(());
+        }
+        self.take(&inner, &sub.stale).await?;
+        if let Some(sub) = journal.vlans.get_mut(&id) {
+            sub.stale = Load::default();
+        }
+        self.write(&wish.network, journal).await
     }
 
     /// A port of that name must be for that link.
@@ -290,21 +337,26 @@ impl Underlay {
                 self.wait_link(&sub.name).await?
             }
         };
-        self.place(&link, &sub.load, Placed::AsItWas).await
+        self.place(&link, &sub.load, Placed::AsItWas).await.map(drop)
     }
 
-    /// VLAN ports of a bridge that nothing is recorded of.
+    /// Our VLAN ports of a bridge that are not among the recorded ones.
     pub(super) async fn adopt_vlans(
         &self,
         view: &View,
         bridge: &str,
+        recorded: &BTreeMap<u16, SubInterface>,
     ) -> Result<BTreeMap<u16, SubInterface>, NotYet> {
         let mut found = BTreeMap::new();
         for name in view.port_names(bridge) {
-            let Some(row) = view.port(&name) else { continue };
+            let ours = |row: &&std::sync::Arc<ovsdb::Row>| {
+                row.map_get("external_ids", "vendor") == Some(crds::keys::VENDOR)
+            };
+            let Some(row) = view.port(&name).filter(ours) else { continue };
             let tag = row.get("tag").and_then(ovsdb::Value::single).and_then(ovsdb::Atom::as_i64);
             let (Some(source), Some(id)) = (row.map_get("external_ids", SOURCE), tag) else { continue };
-            let (Some(link), Ok(id)) = (self.link(&name).await?, u16::try_from(id)) else { continue };
+            let Some(id) = u16::try_from(id).ok().filter(|id| !recorded.contains_key(id)) else { continue };
+            let Some(link) = self.link(&name).await? else { continue };
             let load = self.load(link.index).await?;
             let sub =
                 SubInterface { name: source.to_owned(), mtu: link.mtu, load, ..SubInterface::default() };
@@ -343,6 +395,28 @@ mod tests {
         for name in ["eth0", "eth0.", ".5", "eth0.0", "eth0.4095", "eth0.x"] {
             assert_eq!(parse_name(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn a_link_that_the_host_makes_again_counts() {
+        use crate::netlink::exact::tests::carried;
+        let load = |addresses: &[&str]| Load::of(&carried(addresses, &[]), 7);
+        let nets = |load: &Load| load.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let mut sub = SubInterface { name: "eth0.5".into(), ..SubInterface::default() };
+        sub.renew(&load(&["10.5.0.11/24", "fd05::11/64"]));
+        assert_eq!(
+            (nets(&sub.load), sub.stale.is_empty()),
+            (nets(&load(&["10.5.0.11/24", "fd05::11/64"])), true)
+        );
+        // A process died before it deleted the link.
+        let before = sub.clone();
+        sub.renew(&before.load);
+        assert_eq!(sub, before);
+        sub.renew(&load(&["10.5.0.99/24"]));
+        assert_eq!(nets(&sub.load), ["10.5.0.99/24", "fd05::11/64"]);
+        assert_eq!(nets(&sub.stale), ["10.5.0.11/24"]);
+        let text = serde_json::to_string(&sub).unwrap();
+        assert_eq!(serde_json::from_str::<SubInterface>(&text).unwrap(), sub);
     }
 
     #[test]
