@@ -293,6 +293,75 @@ async fn a_late_del_does_not_hurt_the_newer_sandbox() {
     assert!(answers(&new_namespace, "eth0", "10.16.0.1").await);
 }
 
+/// K15A: what a host name has room for of a container's id may be the same of two containers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_15a_two_containers_of_one_host_name_do_not_touch_each_other() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    for (if_name, ids) in [
+        ("fronthaul10", ["a1", "a2"]),
+        // Of 256 random bits 48 in a row.
+        ("eth0", ["a123456789ab1", "a123456789ab2"]),
+    ] {
+        let pods = [(routed_pod(21), new_namespace()), (routed_pod(22), new_namespace())];
+        let mut requests = Vec::new();
+        for ((pod, namespace), id) in pods.iter().zip(ids) {
+            node.route_pod(pod);
+            let request = request(pod, namespace, 1);
+            requests.push(cni::api::CniRequest {
+                container_id: format!("{id:0<64}"),
+                if_name: if_name.into(),
+                ..request
+            });
+            node.plugger.add(requests.last().unwrap()).await.unwrap();
+        }
+        let [first, second] = [&requests[0], &requests[1]];
+        assert_eq!(node.pod_ports().len(), 2, "{if_name}: {:?}", node.pod_ports());
+        for (_, namespace) in &pods {
+            assert!(answers(namespace, if_name, "10.16.0.1").await, "{if_name}");
+        }
+        // Nor does a call that is repeated, or one for what is gone.
+        node.plugger.add(second).await.unwrap();
+        for _ in 0..2 {
+            node.plugger.del(second).await.unwrap();
+            assert_eq!(node.pod_ports().len(), 1, "{if_name}");
+            assert_eq!(node.pod_links().await, node.pod_ports().into_iter().collect::<Vec<_>>());
+            assert!(answers(&pods[0].1, if_name, "10.16.0.1").await, "{if_name}");
+        }
+        node.plugger.del(first).await.unwrap();
+        assert!(node.pod_ports().is_empty() && node.pod_links().await.is_empty());
+    }
+}
+
+/// A port that Kube-OVN made has a few digits of the id in its name, and no mark of the container.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_of_kube_ovn_with_a_long_interface_name_goes_with_its_pod_alone() {
+    let node = Node::start().await;
+    let (pod, namespace) = (routed_pod(23), new_namespace());
+    let request = request(&pod, &namespace, 1);
+    let request = cni::api::CniRequest { if_name: "fronthaul10".into(), ..request };
+    let port = format!("{}_fronthaul10_h", &request.container_id[..1]);
+    let ids = [
+        ("vendor", "kube-ovn"),
+        ("iface-id", "pod-23.web"),
+        ("pod_name", "pod-23"),
+        ("pod_namespace", "web"),
+        ("pod_netns", &request.net_ns),
+    ];
+    let spec = daemon::ovs::PortSpec {
+        bridge: daemon::ovs::BR_INT.into(),
+        name: port.clone(),
+        external_ids: ids.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        ..Default::default()
+    };
+    node.ovs.apply(|view| daemon::ovs::plan::ensure_port(view, &spec)).await.unwrap();
+    let another = cni::api::CniRequest { pod_name: "another".into(), ..request.clone() };
+    node.plugger.del(&another).await.unwrap();
+    assert_eq!(node.pod_ports(), [port]);
+    node.plugger.del(&request).await.unwrap();
+    assert!(node.pod_ports().is_empty());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thirty_at_once_all_succeed() {
     let node = Node::start().await;

@@ -15,7 +15,7 @@ use super::error::{PlugError, Stage};
 use super::target::{GatewayCheck, Target, physical_network};
 use super::waits::unwanted;
 use super::wanted::{NicKind, Wanted};
-use super::{CONTAINER_ID, IF_NAME, Plugger, conflict, port};
+use super::{Plugger, conflict, names, port};
 use crate::kube::{EventType, ObjectRef};
 use crate::netlink::Link;
 use crate::ovs::{Interface, View, plan};
@@ -34,8 +34,7 @@ pub(super) struct Made {
 /// The port that an earlier call of this container made, whatever its name.
 fn own_port(view: &View, request: &CniRequest) -> Option<Interface> {
     view.interfaces().find(|interface| {
-        interface.external_id(CONTAINER_ID) == Some(request.container_id.as_str())
-            && interface.external_id(IF_NAME) == Some(request.if_name.as_str())
+        names::is_marked(interface, &request.container_id, &request.if_name)
             && matches!(interface.kind(), "" | "internal")
     })
 }
@@ -135,7 +134,8 @@ impl Plugger {
         let network = self.wait_network(deadline).await?;
         phase.done("controller");
         // A repeated call keeps what the first one made.
-        let existing = own_port(&self.ovs.view(), request);
+        let view = self.ovs.view();
+        let existing = own_port(&view, request);
         if let Some(existing) = &existing {
             wanted.nic = if existing.kind() == "internal" { NicKind::Internal } else { NicKind::Veth };
         }
@@ -149,13 +149,17 @@ impl Plugger {
         let namespace = self.open_namespace(request)?;
         let mut made = Made::default();
         match existing {
-            Some(existing) => existing.name().clone_into(&mut target.port),
-            None => {
-                if let Some(port) = self.claim(&target).await {
-                    target.port = port;
+            Some(existing) => target.take_port(existing.name()),
+            None => match self.claim(&target).await {
+                Some(port) => {
+                    target.take_port(&port);
                     made = Made { link: true, port: true, ahead: true };
                 }
-            }
+                None => {
+                    let end = if wanted.nic == NicKind::Internal { names::INTERNAL } else { names::HOST };
+                    target.take_port(&names::free(&view, &request.container_id, &wanted.if_name, end));
+                }
+            },
         }
         let abandoned = self.abandoned(request, &wanted.pod_uid, &running);
         // The semaphore is never closed; without a permit the call would go on all the same.
@@ -294,6 +298,7 @@ impl Plugger {
         namespace: &Namespace,
         made: &mut Made,
     ) -> Result<(), PlugError> {
+        self.is_free(target)?;
         made.port = self.ovs.view().port(&target.port).is_none();
         if !made.port && self.host.netlink.link(&target.port).await.map_err(failed)?.is_none() {
             self.forget_port(&target.port).await?;

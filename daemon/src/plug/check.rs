@@ -5,9 +5,9 @@ use std::path::Path;
 
 use cni::api::{CheckRequest, CniRequest, ExpectedState, PLUGIN_TYPE, Route as ApiRoute};
 
-use super::del::ports_of;
+use super::del::ports_of_call;
 use super::error::{PlugError, Stage};
-use super::{CONTAINER_ID, IF_NAME, Plugger};
+use super::{Plugger, names};
 use crate::netlink::{Link, Netlink, Route};
 use crate::ovs::{Interface, View};
 use crate::sys::Namespace;
@@ -22,13 +22,10 @@ fn refused(error: impl std::fmt::Display) -> PlugError {
 
 /// The interface's port in the switch, whatever its name.
 fn port(view: &View, request: &CniRequest) -> Option<Interface> {
-    let ports = ports_of(view, &request.container_id, &request.if_name);
+    let ports = ports_of_call(view, request);
     let mut found: Vec<Interface> = ports.iter().filter_map(|port| view.interface(port)).collect();
     // A row with the container's own marks is newer than one by name alone.
-    found.sort_by_key(|interface| {
-        interface.external_id(CONTAINER_ID) != Some(request.container_id.as_str())
-            || interface.external_id(IF_NAME) != Some(request.if_name.as_str())
-    });
+    found.sort_by_key(|interface| !names::is_marked(interface, &request.container_id, &request.if_name));
     found.into_iter().next()
 }
 

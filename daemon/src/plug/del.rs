@@ -7,9 +7,9 @@ use cni::api::CniRequest;
 
 use super::device::delete_inside;
 use super::error::{PlugError, Stage};
-use super::{CONTAINER_ID, IF_NAME, Plugger, choices, names};
+use super::{CONTAINER_ID, Plugger, choices, names};
 use crate::kube::{EventType, Fact, ObjectRef, PodFacts};
-use crate::ovs::{View, plan};
+use crate::ovs::{Interface, View, plan};
 
 impl Plugger {
     /// Unplugs an interface. Its ports follow from container id and interface, so neither pod, namespace nor API server are needed, and
@@ -26,12 +26,10 @@ impl Plugger {
         let _running = self.begin();
         self.locks.cancel_add(&request.container_id, &request.if_name);
         let _lock = self.locks.lock(&request.container_id).await;
-        let ports = ports_of(&self.ovs.view(), &request.container_id, &request.if_name);
+        let ports = ports_of_call(&self.ovs.view(), request);
         let had = ports.iter().any(|port| self.ovs.view().port(port).is_some());
         let result = self.unplug(&ports).await;
-        if ports.iter().any(|port| port.ends_with(names::INTERNAL)) {
-            delete_inside(request).await;
-        }
+        delete_inside(request, &ports).await;
         let key = PodFacts::key(&request.pod_namespace, &request.pod_name);
         let pod: Option<Arc<PodFacts>> = self.cluster.pods.object(&key);
         if let Some(pod) = pod {
@@ -74,20 +72,37 @@ impl Plugger {
     }
 }
 
-/// The ports that an interface may have: by its names, and by what ADD wrote
-/// into the row.
-pub(super) fn ports_of(view: &View, container_id: &str, if_name: &str) -> Vec<String> {
-    let mut ports = vec![names::host_nic(container_id, if_name)];
-    let internal = names::container_nic(container_id, if_name);
+/// The ports that an interface may have: by its names, where no other interface has them, and by what ADD wrote into the
+/// row. Names that Kube-OVN cuts to a few digits of the id say little: `is_pods` tells whether such a row is the pod's.
+pub(super) fn ports_of(
+    view: &View,
+    container_id: &str,
+    if_name: &str,
+    is_pods: impl Fn(&Interface) -> bool,
+) -> Vec<String> {
+    // Without a row there may be a link all the same.
+    let mut ports = vec![names::free(view, container_id, if_name, names::HOST)];
+    let internal = names::free(view, container_id, if_name, names::INTERNAL);
     if view.port(&internal).is_some() {
         ports.push(internal);
     }
-    let named = view.interfaces().filter(|interface| {
-        interface.external_id(CONTAINER_ID) == Some(container_id)
-            && interface.external_id(IF_NAME) == Some(if_name)
+    let cut = [names::HOST, names::INTERNAL].map(|suffix| names::cut(container_id, if_name, suffix));
+    let unmarked = cut.into_iter().flatten().filter(|name| {
+        let row = view.interface(name).filter(|row| row.external_id(CONTAINER_ID).is_none());
+        row.is_some_and(|row| row.is_pod_port() && is_pods(&row))
     });
+    ports.extend(unmarked);
+    let named = view.interfaces().filter(|row| names::is_marked(row, container_id, if_name));
     ports.extend(named.map(|interface| interface.name().to_owned()));
     ports.sort();
     ports.dedup();
     ports
+}
+
+/// The ports of a call's interface.
+pub(super) fn ports_of_call(view: &View, request: &CniRequest) -> Vec<String> {
+    ports_of(view, &request.container_id, &request.if_name, |row| {
+        row.external_id("pod_name") == Some(&request.pod_name)
+            && row.external_id("pod_namespace") == Some(&request.pod_namespace)
+    })
 }

@@ -61,6 +61,7 @@ impl Plugger {
             }
             (None, Some(_)) => return Err(of_another_plugin(target)),
             _ => {
+                self.is_free(target)?;
                 self.host.netlink.delete_link(name).await.map_err(failed)?;
                 made.link = true;
                 self.host.add_port_veth(&veth, target.userspace).await.map_err(failed)?;
@@ -134,15 +135,18 @@ impl Plugger {
     }
 }
 
-/// Deletes the device of an internal port from its pod. Usually it goes with
+/// Deletes the device of an internal port from its pod, if one of the ports is that. Usually it goes with
 /// the port; not while ovs-vswitchd is down. Best effort: it goes with the
 /// namespace at the latest.
-pub(super) async fn delete_inside(request: &CniRequest) {
+pub(super) async fn delete_inside(request: &CniRequest, ports: &[String]) {
+    let internal: Vec<&String> = ports.iter().filter(|port| port.ends_with(names::INTERNAL)).collect();
+    if internal.is_empty() {
+        return;
+    }
     let Ok(namespace) = Namespace::open(Path::new(&request.net_ns)) else { return };
     let Ok(inside) = Netlink::in_namespace(&namespace).await else { return };
-    let alias = names::container_nic(&request.container_id, &request.if_name);
     if let Ok(Some(link)) = inside.link(&request.if_name).await
-        && link.alias == Some(alias)
+        && link.alias.as_ref().is_some_and(|alias| internal.contains(&alias))
         && let Err(error) = inside.delete_link(&request.if_name).await
     {
         tracing::debug!(error = %error, "an internal port's device could not be deleted from its pod");

@@ -15,7 +15,8 @@ fn stale_ports(view: &View, request: &GcRequest) -> Vec<(String, Option<String>)
     let valid: BTreeSet<String> = request
         .valid_attachments
         .iter()
-        .flat_map(|attachment| ports_of(view, &attachment.container_id, &attachment.if_name))
+        // Which pod's it is the list does not say: one that may be valid is.
+        .flat_map(|attachment| ports_of(view, &attachment.container_id, &attachment.if_name, |_| true))
         .collect();
     // A port made ready for a pod has no container yet, and an end of its own.
     let plugged = |interface: &Interface| {

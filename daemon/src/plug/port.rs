@@ -6,7 +6,7 @@ use super::add::failed;
 use super::error::PlugError;
 use super::target::Target;
 use super::wanted::NicKind;
-use super::{CONTAINER_ID, IF_NAME, NETWORK, POD_UID, PROVIDER, Plugger, ROUTES};
+use super::{CONTAINER_ID, IF_NAME, NETWORK, POD_UID, PROVIDER, Plugger, ROUTES, names};
 use crate::ovs::{BR_INT, Installed, PortSpec, View, plan};
 
 /// The wish for the port.
@@ -53,8 +53,31 @@ pub(super) fn spec(target: &Target<'_>) -> PortSpec {
 }
 
 impl Plugger {
+    /// Whether the port's name is this interface's to use.
+    ///
+    /// # Errors
+    /// The row of that name is another interface's.
+    pub(super) fn is_free(&self, target: &Target<'_>) -> Result<(), PlugError> {
+        let request = target.request;
+        let row = self.ovs.view().interface(&target.port);
+        let anothers =
+            row.filter(|row| names::is_anothers(row, &request.container_id, &target.wanted.if_name));
+        let Some(row) = anothers else { return Ok(()) };
+        let mark = |key| row.external_id(key).unwrap_or_default();
+        let message = format!(
+            "OVS port {} is interface {} of pod {}/{}, container {}",
+            target.port,
+            mark(IF_NAME),
+            mark("pod_namespace"),
+            mark("pod_name"),
+            mark(CONTAINER_ID)
+        );
+        Err(failed(message).remedy("the runtime tries again, and the interface gets another name"))
+    }
+
     /// Makes the port, or makes it as wanted.
     pub(super) async fn ensure_port(&self, target: &Target<'_>) -> Result<(), PlugError> {
+        self.is_free(target)?;
         let spec = spec(target);
         self.own.makes(&spec.name);
         self.ovs.apply(|view| plan::ensure_port(view, &spec)).await.map_err(failed)

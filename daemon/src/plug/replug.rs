@@ -173,7 +173,7 @@ impl Plugger {
         let nodes = self.cluster.nodes.get();
         let node = nodes.objects.get(self.node.as_str()).map(|node| &**node);
         let mut target = Target::new(request, &wanted, subnet, &network, node, false)?;
-        target.port = port.to_owned();
+        target.take_port(port);
         let here = self.host.netlink.link(port).await.map_err(failed)?;
         let device_is_there = match internal {
             false => here.is_some(),

@@ -154,6 +154,14 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
+    /// Takes the port that is there, or is free, whatever its name.
+    pub(super) fn take_port(&mut self, name: &str) {
+        if let Some(stem) = [names::HOST, names::INTERNAL].iter().find_map(|end| name.strip_suffix(end)) {
+            self.interface.alias = format!("{stem}{}", names::INTERNAL);
+        }
+        name.clone_into(&mut self.port);
+    }
+
     /// The name of the device in the pod's namespace before anything names it
     /// there: what its sysctl folder is called.
     pub(super) fn device_inside(&self) -> &str {

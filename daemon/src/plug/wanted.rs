@@ -10,6 +10,7 @@ use cni::api::{CniRequest, PLUGIN_TYPE, Route as ApiRoute};
 use ipnet::IpNet;
 
 use super::error::{PlugError, Stage};
+use super::names;
 use crate::kube::{PodFacts, SubnetFacts};
 use crate::netlink::Mac;
 use crate::ovs::PortQos;
@@ -138,7 +139,7 @@ fn wait(text: impl Into<String>) -> Stop {
 fn read(request: &CniRequest, pod: &PodFacts) -> Result<Wanted, Stop> {
     let base =
         if request.provider.is_empty() { crds::keys::DEFAULT_PROVIDER } else { request.provider.as_str() };
-    let if_name = if request.if_name.is_empty() { "eth0" } else { request.if_name.as_str() };
+    let if_name = names::in_pod(&request.if_name);
     // The same attachment twice in one pod: annotations and names carry the
     // interface's name.
     let with_name = format!("{base}.{if_name}");
