@@ -60,6 +60,18 @@ async fn k_144_k_145_every_call_has_its_code_its_words_and_a_line_in_the_log() {
     assert_eq!((code, answer.error.as_str()), (200, ""));
     assert_eq!(ask(&machine, check, &whole).await.0, 204);
     assert_eq!(ask(&machine, del, &whole).await.0, 204);
+    // Every failure of an ADD is an event too, also of a pod that the agent's watch does not know (node contract §2.2).
+    support::heal::heals(&machine, "failures are told", async || {
+        let told = machine.api.told();
+        ["validate-request", "provider", "get-pod"].iter().all(|stage| {
+            told.iter().any(|event| {
+                event["reason"] == "PodNetworkConfigureFailed"
+                    && event["involvedObject"]["name"] == "pod-2"
+                    && event["message"].as_str().unwrap().starts_with(&format!("stage={stage} "))
+            })
+        })
+    })
+    .await;
     let log = machine.log();
     for (path, code) in [(add, 200), (add, 500), (check, 204), (del, 204)] {
         let line = log.lines().find(|line| line.contains(path) && line.contains(&format!("{code}")));

@@ -428,11 +428,83 @@ async fn an_interface_whose_sandbox_died_is_cleaned_up() {
     let (gone, kept) = (host_nic(&request(&dead.0, &dead.1, 1)), host_nic(&request(&alive.0, &alive.1, 1)));
     let mut suspects = Suspects::default();
     assert_eq!(node.plugger.clean_lost(&mut suspects).await, (vec![], false));
-    // The sandbox dies: its namespace goes, and the veth with it.
+    // Somebody deletes the pair of a pod that lives: it is to be mended (D73), for which the row is needed.
     node.host.netlink.delete_link(&gone).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(node.plugger.clean_lost(&mut suspects).await, (vec![], false));
+    }
+    // The pod goes.
+    let pods = &node.plugger.cluster.pods;
+    pods.put(PodFacts::key(&dead.0.namespace, &dead.0.name), None);
     assert_eq!(node.plugger.clean_lost(&mut suspects).await, (vec![], true));
     assert_eq!(node.plugger.clean_lost(&mut suspects).await, (vec![gone], false));
     assert_eq!(node.pod_ports(), [kept]);
+}
+
+/// The agent has just started, and calls come before the switch's rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_come_before_the_switch_is_known_find_the_ports() {
+    let mut node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let (mut pod, namespace) = (routed_pod(24), new_namespace());
+    pod.annotations.insert(crds::keys::pod_key("ovn", "pod_nic_type"), "internal-port".into());
+    node.route_pod(&pod);
+    let request = request(&pod, &namespace, 1);
+    node.plugger.add(&request).await.unwrap();
+    let check = CheckRequest { request: request.clone(), expected: ExpectedState::default() };
+    let old = node.ovs.clone();
+    node.ovs = daemon::ovs::Ovs::connect(vec![node.server.endpoint()]);
+    node.restart_agent();
+    assert!(!node.ovs.view().is_connected());
+    node.plugger.check(&check).await.unwrap();
+    node.ovs = daemon::ovs::Ovs::connect(vec![node.server.endpoint()]);
+    node.restart_agent();
+    assert!(!node.ovs.view().is_connected());
+    node.plugger.del(&request).await.unwrap();
+    let port = names::container_nic(&request.container_id, &request.if_name);
+    wait_view(&old, "the port is gone", |view| view.port(&port).is_none()).await;
+}
+
+/// So many others are being made that the turn does not come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_add_that_queues_ends_with_del_and_in_time() {
+    let mut node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let (pod, namespace) = (routed_pod(25), new_namespace());
+    node.route_pod(&pod);
+    let request = request(&pod, &namespace, 1);
+    let add = |plugger: &std::sync::Arc<daemon::plug::Plugger>| {
+        let (plugger, call) = (plugger.clone(), request.clone());
+        tokio::spawn(async move { plugger.add(&call).await })
+    };
+    let free = node.plugger.at_once.available_permits();
+    let plugger = node.plugger.clone();
+    let all = plugger.at_once.acquire_many(free.try_into().unwrap()).await.unwrap();
+    let first = add(&node.plugger);
+    while node.plugger.locks.try_lock(&request.container_id).is_some() {
+        tokio::task::yield_now().await;
+    }
+    // The runtime gives up and tries again: that one waits for the first.
+    let second = add(&node.plugger);
+    let begin = std::time::Instant::now();
+    while begin.elapsed() < Duration::from_millis(100) {
+        tokio::task::yield_now().await;
+    }
+    node.plugger.del(&request).await.unwrap();
+    for call in [first, second] {
+        let error = call.await.unwrap().unwrap_err();
+        assert!(error.message.contains("DEL came"), "{error}");
+    }
+    drop(all);
+    drop(plugger);
+    std::sync::Arc::get_mut(&mut node.plugger).unwrap().patience.whole = Duration::from_millis(300);
+    let plugger = node.plugger.clone();
+    let all = plugger.at_once.acquire_many(free.try_into().unwrap()).await.unwrap();
+    let error = node.plugger.add(&request).await.unwrap_err();
+    assert!(error.message.contains("too many interfaces"), "{error}");
+    assert!(node.pod_ports().is_empty() && node.pod_links().await.is_empty());
+    drop(all);
+    node.plugger.add(&request).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,12 +5,13 @@
 
 use std::net::IpAddr;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cni::api::{CniRequest, CniResponse, HostEnd};
 
 use super::choices::{answer, api_routes, redact, validate};
 use super::container::Container;
+use super::del::without_port;
 use super::error::{PlugError, Stage};
 use super::target::{GatewayCheck, Target, physical_network};
 use super::waits::unwanted;
@@ -18,7 +19,7 @@ use super::wanted::{NicKind, Wanted};
 use super::{Plugger, conflict, names, port};
 use crate::kube::{EventType, ObjectRef};
 use crate::netlink::Link;
-use crate::ovs::{Interface, View, plan};
+use crate::ovs::{Interface, View};
 use crate::qos::PodEnd;
 use crate::sys::Namespace;
 
@@ -64,6 +65,13 @@ pub(super) fn failed(error: impl std::fmt::Display) -> PlugError {
     PlugError::new(Stage::ConfigureNic, error.to_string())
 }
 
+/// As many others are being made that this one's turn did not come.
+fn busy() -> PlugError {
+    failed("too many interfaces are being made at the same time").remedy(
+        "the runtime tries again; if it stays, see why other pods' ADDs take so long: the agent's log says",
+    )
+}
+
 impl Plugger {
     /// Plugs a pod's interface and answers when its first packet will pass.
     ///
@@ -73,7 +81,7 @@ impl Plugger {
         let _running = self.begin();
         let result = self.try_add(request).await;
         let known = self.pod(request);
-        let uid = known.as_ref().map(|pod| pod.uid.clone()).unwrap_or_default();
+        let uid = known.as_ref().map_or_else(|| request.pod_uid.clone(), |pod| pod.uid.clone());
         let pod = ObjectRef::pod(&request.pod_namespace, &request.pod_name, &uid);
         match &result {
             Ok((response, wanted)) => {
@@ -81,6 +89,16 @@ impl Plugger {
                 let message =
                     format!("subnet={} ip={} mac={}", wanted.subnet, ips.join(","), response.mac_address);
                 self.recorder.record(pod.clone(), EventType::Normal, "PodNetworkConfigured", message);
+                if !wanted.bad_routes.is_empty() {
+                    let message = format!(
+                        "these routes are left out, for they have neither a prefix as destination nor an address as gateway, \
+                         or something else there: {}; correct annotation routes, or the network configuration's",
+                        wanted.bad_routes.join(", ")
+                    );
+                    tracing::warn!(pod = request.pod_name, namespace = request.pod_namespace, message);
+                    let pod = pod.clone();
+                    self.recorder.record(pod, EventType::Warning, "PodNetworkOptionIgnored", message);
+                }
                 if !wanted.unsupported.is_empty() {
                     let message = format!(
                         "these annotations have no effect in this version: {}; remove them",
@@ -89,8 +107,8 @@ impl Plugger {
                     self.recorder.record(pod, EventType::Warning, "PodNetworkOptionIgnored", message);
                 }
             }
-            // Nobody reads the events of a pod that goes.
-            Err(_) if known.is_none_or(|pod| pod.deleting) => {}
+            // Nobody reads the events of a pod that goes, and none can be of a pod without a name.
+            Err(_) if known.is_some_and(|pod| pod.deleting) || request.pod_name.is_empty() => {}
             Err(error) => {
                 let message = self.failure(error, request);
                 self.recorder.record(pod, EventType::Warning, "PodNetworkConfigureFailed", message);
@@ -114,14 +132,22 @@ impl Plugger {
 
     async fn try_add(&self, request: &CniRequest) -> Result<(CniResponse, Wanted), PlugError> {
         validate(request)?;
-        let _lock = self.locks.lock(&request.container_id).await;
-        let running = self.locks.running(&request.container_id, &request.if_name);
-        let bound = self.bound_subnet(request)?;
         let mut phase = Phases::start(&request.container_id);
+        let end = tokio::time::Instant::from_std(phase.begun) + self.patience.whole;
+        let running = self.locks.running(&request.container_id, &request.if_name);
+        let _lock = tokio::select! {
+            lock = self.locks.lock(&request.container_id) => lock,
+            () = running.cancelled.cancelled() => return Err(unwanted()),
+            () = tokio::time::sleep_until(end) => {
+                return Err(failed("another call for this container has not come to its end"));
+            }
+        };
+        let bound = self.bound_subnet(request)?;
         let (mut wanted, deadline) = tokio::select! {
             ready = self.wait_ready(request) => ready?,
             () = running.cancelled.cancelled() => return Err(unwanted()),
         };
+        let deadline = deadline.min(end);
         if wanted.subnet.is_empty() {
             wanted.subnet = bound.unwrap_or_default();
         }
@@ -161,10 +187,20 @@ impl Plugger {
                 }
             },
         }
-        let abandoned = self.abandoned(request, &wanted.pod_uid, &running);
-        // The semaphore is never closed; without a permit the call would go on all the same.
-        let _permit = self.at_once.acquire().await.ok();
-        match self.plug(&target, &namespace, &mut made, abandoned, &mut phase).await {
+        let uid = wanted.pod_uid.clone();
+        let abandoned = self.abandoned(request, &uid, &running);
+        tokio::pin!(abandoned);
+        let permit = tokio::select! {
+            // The semaphore is never closed; without a permit the call would go on all the same.
+            permit = self.at_once.acquire() => Ok(permit.ok()),
+            error = &mut abandoned => Err(error),
+            () = tokio::time::sleep_until(end) => Err(busy()),
+        };
+        let plugged = match &permit {
+            Ok(_) => self.plug(&target, &namespace, &mut made, abandoned, &mut phase).await,
+            Err(error) => Err(error.clone()),
+        };
+        match plugged {
             Ok((mtu, routes, host)) => {
                 self.own.made(&port::spec(&target), request);
                 let answer = answer(&wanted, &wanted.if_name, i64::from(mtu), routes);
@@ -222,10 +258,10 @@ impl Plugger {
     ) -> Result<(u32, Vec<cni::api::Route>, Option<HostEnd>), PlugError> {
         phase.done("queue");
         let mut plugged = self.make(target, namespace, made, phase).await?;
-        tokio::pin!(abandoned);
+        self.forget_notes(target.request).await?;
         tokio::select! {
             finished = self.finish(target, namespace, &mut plugged, phase) => finished?,
-            error = &mut abandoned => return Err(error),
+            error = abandoned => return Err(error),
         }
         let (container, link) = plugged;
         let (routes, host) = tokio::join!(container.routes(link.index), self.host_end(target));
@@ -254,8 +290,7 @@ impl Plugger {
     ) -> Result<(Container, Link), PlugError> {
         let container = Container::enter(namespace, target.device_inside(), target.userspace).await?;
         phase.done("enter");
-        // With detection, addresses and routes come when nobody else has them.
-        let route = async |link: &Link| match target.detect {
+        let route = async |link: &Link| match target.late {
             true => Ok(()),
             false => container.route(link, &target.interface).await,
         };
@@ -268,7 +303,7 @@ impl Plugger {
                 }
                 phase.done("link");
                 // Up before the switch hears of it: the carrier of its own end comes with that.
-                let link = container.bring_up(&target.interface, !target.detect).await?;
+                let link = container.bring_up(&target.interface, !target.late).await?;
                 phase.done("up");
                 // The switch and the routes know nothing of each other: at once.
                 let (port, routed) = tokio::join!(self.ensure_port(target), route(&link));
@@ -280,9 +315,10 @@ impl Plugger {
                 made.port = self.ovs.view().port(&target.port).is_none();
                 self.ensure_port(target).await?;
                 phase.done("port");
-                self.ensure_internal(target, namespace).await?;
+                let patience = self.patience.for_switch(phase.begun.elapsed());
+                self.ensure_internal(target, namespace, patience).await?;
                 phase.done("link");
-                let link = container.bring_up(&target.interface, !target.detect).await?;
+                let link = container.bring_up(&target.interface, !target.late).await?;
                 route(&link).await?;
                 phase.done("configured");
                 Ok((container, link))
@@ -312,18 +348,15 @@ impl Plugger {
         Ok(())
     }
 
-    /// Waits for OVN, gives the addresses that had to wait for it, asks the
-    /// gateways, tells the neighbours.
-    pub(super) async fn finish(
+    /// Waits for OVN, then sees to limits and routing rules.
+    pub(super) async fn settle(
         &self,
         target: &Target<'_>,
-        namespace: &Namespace,
-        plugged: &mut (Container, Link),
-        phase: &mut Phases<'_>,
+        container: &Container,
+        link: &Link,
+        patience: Duration,
     ) -> Result<(), PlugError> {
-        let (container, link) = plugged;
-        self.wait_installed(&target.port).await?;
-        phase.done("installed");
+        self.wait_installed(&target.port, patience).await?;
         let request = target.request;
         let pod = ObjectRef::pod(&request.pod_namespace, &request.pod_name, &target.wanted.pod_uid);
         let end = PodEnd { netlink: &container.netlink, index: link.index, mtu: link.mtu };
@@ -332,11 +365,31 @@ impl Plugger {
             let added = self.host.netlink.add_rule(&rule.to_netlink()).await;
             added.map_err(|error| PlugError::new(Stage::Egress, error.to_string()))?;
         }
+        Ok(())
+    }
+
+    /// Waits for OVN, gives the addresses that had to wait for it, asks the
+    /// gateways, tells the neighbours.
+    async fn finish(
+        &self,
+        target: &Target<'_>,
+        namespace: &Namespace,
+        plugged: &mut (Container, Link),
+        phase: &mut Phases<'_>,
+    ) -> Result<(), PlugError> {
+        let (container, link) = plugged;
+        self.settle(target, container, link, self.patience.for_switch(phase.begun.elapsed())).await?;
+        phase.done("installed");
         let (mac, addresses) = (target.interface.mac, &target.interface.addresses);
-        if let Some(patch) = target.localnet.as_deref().filter(|_| target.detect) {
-            self.wait_localnet(patch).await?;
+        if let Some(patch) = &target.localnet {
+            self.wait_localnet(patch, self.patience.for_switch(phase.begun.elapsed())).await?;
+            phase.done("localnet");
+        }
+        if target.late {
             let all: Vec<IpAddr> = addresses.iter().map(ipnet::IpNet::addr).collect();
-            conflict::probe(namespace, link, mac, &all).await?;
+            if target.detect {
+                conflict::probe(namespace, link, mac, &all).await?;
+            }
             *link = container.configure(&target.interface).await?;
             conflict::wait_preferred(namespace, container, link, &all, self.patience.unique).await?;
             phase.done("unique");
@@ -367,7 +420,7 @@ impl Plugger {
             return Ok(());
         };
         let message = format!("gateway {gateway} does not answer (waited {patience:?})");
-        if silent.len() < target.gateways.len() {
+        if target.one_family_answers(&silent) {
             // The pod can work with one family; another ADD would not bring the other.
             let request = target.request;
             let pod = ObjectRef::pod(&request.pod_namespace, &request.pod_name, &target.wanted.pod_uid);
@@ -387,7 +440,7 @@ impl Plugger {
             self.own.removes(port);
         }
         if made.port
-            && let Err(error) = self.ovs.apply(|view| Ok(plan::remove_port(view, port))).await
+            && let Err(error) = self.ovs.apply(|view| Ok(without_port(view, port))).await
         {
             tracing::warn!(error = %error, "roll-back of the OVS port failed");
         }

@@ -47,6 +47,11 @@ impl Plugger {
             return Ok(());
         }
         let _lock = self.locks.lock(&request.container_id).await;
+        if !self.switch_is_known().await {
+            return Err(PlugError::new(Stage::ConfigureNic, "the local OVS database is not there").remedy(
+                "see whether ovsdb-server runs on this node; nothing is known to be wrong with the pod",
+            ));
+        }
         let port = port(&self.ovs.view(), request).ok_or_else(|| missing("the OVS port is gone"))?;
         if port.external_id("iface-id").is_none() {
             return Err(missing(format!(
@@ -54,7 +59,9 @@ impl Plugger {
                 port.name()
             )));
         }
-        self.wait_installed(port.name()).await.map_err(|error| missing(error.message))?;
+        self.wait_installed(port.name(), self.patience.installed)
+            .await
+            .map_err(|error| missing(error.message))?;
         let namespace =
             Namespace::open(Path::new(&request.net_ns)).map_err(|error| refused(error).code(8))?;
         let inside = Netlink::in_namespace(&namespace).await.map_err(refused)?;

@@ -6,6 +6,7 @@
 //! Either converges: what a crashed call left half-made is kept or made anew.
 
 use std::path::Path;
+use std::time::Duration;
 
 use cni::api::CniRequest;
 
@@ -88,10 +89,11 @@ impl Plugger {
         &self,
         target: &Target<'_>,
         namespace: &Namespace,
+        patience: Duration,
     ) -> Result<(), PlugError> {
         let inside = Netlink::in_namespace(namespace).await.map_err(failed)?;
         for attempt in 1.. {
-            self.wait_opened(&target.port).await?;
+            self.wait_opened(&target.port, patience).await?;
             let here = self.host.netlink.link(&target.port).await.map_err(failed)?;
             let there = inside.link(&target.interface.name).await.map_err(failed)?;
             match (here, there) {
