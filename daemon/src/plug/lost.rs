@@ -75,7 +75,7 @@ fn verdict(interface: &Interface, pods: &Loaded<PodFacts>, seen: Seen) -> Verdic
         && pod.is_some_and(|pod| !pod.deleting && !pod.finished);
     let gone = match interface.kind() {
         "internal" => !seen.namespace,
-        _ => !seen.link && !(seen.namespace && mended),
+        _ => !(seen.link || seen.namespace && mended),
     };
     match pod {
         _ if gone => Verdict::LinkGone,

@@ -15,6 +15,7 @@ pub mod container;
 mod del;
 mod device;
 pub mod error;
+mod finish;
 mod gc;
 mod locks;
 pub mod lost;

@@ -164,8 +164,7 @@ impl<'a> Target<'a> {
         Self { late: false, detect: false, check: GatewayCheck::Off, ..self }
     }
 
-    /// Gateways, all of the silent ones of which are in `silent`: whether one family has all of its own, as a pod needs at
-    /// least.
+    /// Whether all gateways of at least one family answer, when those in `silent` do not: with that the pod can work.
     pub(super) fn one_family_answers(&self, silent: &[IpAddr]) -> bool {
         [false, true].into_iter().any(|ipv6| {
             let mut own = self.gateways.iter().filter(|ip| ip.is_ipv6() == ipv6).peekable();
