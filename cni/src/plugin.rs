@@ -18,7 +18,8 @@ use std::time::Duration;
 /// How long ADD waits for the agent.
 pub const ADD_TIMEOUT: Duration = Duration::from_secs(110);
 const DEL_TIMEOUT: Duration = Duration::from_secs(60);
-const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long CHECK waits: the agent waits for the switch's database and then for the port, and says which is missing.
+pub const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 const GC_TIMEOUT: Duration = Duration::from_secs(110);
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -21,6 +21,17 @@ pub async fn dying<T>(death: Death, work: impl Future<Output = T>) -> T {
     DEATH.scope(death, work).await
 }
 
+/// Work for a task of its own that dies with the one that starts it.
+pub(crate) fn inherited<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
+    let death = DEATH.try_with(Clone::clone).ok();
+    async move {
+        match death {
+            Some(death) => DEATH.scope(death, work).await,
+            None => work.await,
+        }
+    }
+}
+
 /// A change was made.
 pub(crate) async fn done(step: &str) {
     if DEATH.try_with(|death| death(step)).unwrap_or(false) {

@@ -65,6 +65,18 @@ async fn k_144_k_145_every_call_has_its_code_its_words_and_a_line_in_the_log() {
     for path in [check, gc] {
         assert_eq!(ask(&machine, path, &json!("no object")).await.0, 400, "{path}");
     }
+    // Every failure of an ADD is an event too, also of a pod that the agent's watch does not know (node contract §2.2).
+    support::heal::heals(&machine, "failures are told", async || {
+        let told = machine.api.told();
+        ["validate-request", "provider", "get-pod"].iter().all(|stage| {
+            told.iter().any(|event| {
+                event["reason"] == "PodNetworkConfigureFailed"
+                    && event["involvedObject"]["name"] == "pod-2"
+                    && event["message"].as_str().unwrap().starts_with(&format!("stage={stage} "))
+            })
+        })
+    })
+    .await;
     let log = machine.log();
     for path in [add, del, check, gc] {
         let told = |line: &&str| line.contains(&format!("call=\"{path}\" status=400 took_ms="));

@@ -6,12 +6,15 @@ mod support;
 
 use std::time::Duration;
 
+use daemon::kube::PodFacts;
 use daemon::netlink::Netlink;
 use daemon::ovs::{Interface, View};
+use daemon::sys::Namespace;
 use ovsdb::{Operation, Value};
 use serde_json::json;
+use support::agent::Machine;
 use support::heal::{heals, node, plugged, run};
-use support::{addresses, answers};
+use support::{addresses, answers, new_namespace, request, routed_pod, start_vswitchd};
 
 fn remove_port(view: &View, name: &str) -> Vec<Operation> {
     daemon::ovs::plan::remove_port(view, name)
@@ -84,6 +87,80 @@ async fn k_070_a_pods_veth_heals() {
     assert_eq!(broken, 0);
     heals(&machine, "and it is told", async || machine.api.reasons().contains(&"PodNetworkRestored".into()))
         .await;
+}
+
+/// Whether a pod's device works; the answer of a gateway would be by the pods' switch alone.
+async fn has_carrier(namespace: &Namespace) -> bool {
+    let inside = Netlink::in_namespace(namespace).await.unwrap();
+    inside.link("eth0").await.unwrap().is_some_and(|link| link.running)
+        && addresses(namespace, "eth0").await.len() == 2
+}
+
+/// A second pod, whose device ovs-vswitchd makes.
+async fn internal(machine: &Machine, pairs: &[(&str, &str)]) -> (PodFacts, Namespace) {
+    let (mut pod, namespace) = (routed_pod(2), new_namespace());
+    for (key, value) in [("pod_nic_type", "internal-port")].iter().chain(pairs) {
+        pod.annotations.insert(crds::keys::pod_key("ovn", key), (*value).to_owned());
+    }
+    machine.route_pod(&pod);
+    machine.add(&request(&pod, &namespace, 1)).await;
+    (pod, namespace)
+}
+
+/// D73: what somebody writes into the annotations of a running pod does not cost it its network.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_with_wrong_annotations_keeps_its_network() {
+    let (mut machine, _agent) = node().await;
+    let limits = [("ingress_rate", "20"), ("egress_rate", "10")];
+    let (pod, namespace, _, port) = plugged(&machine, &limits).await;
+    let (second, second_namespace) = internal(&machine, &limits).await;
+    for mut pod in [pod, second] {
+        for (key, value) in [("ingress_rate", "abc"), ("egress_rate", "-"), ("routes", "{")] {
+            pod.annotations.insert(crds::keys::pod_key("ovn", key), value.into());
+        }
+        machine.route_pod(&pod);
+        heals(&machine, "its owner is told", async || {
+            machine.api.told().iter().any(|event| {
+                event["reason"] == "ValidatePodNetworkFailed" && event["involvedObject"]["name"] == pod.name
+            })
+        })
+        .await;
+    }
+    machine.host.netlink.delete_link(&port).await.unwrap();
+    heals(&machine, "the pair", async || has_carrier(&namespace).await).await;
+    let limited = |view: &View| {
+        let policed = view.interface(&port)?.column("ingress_policing_rate").and_then(Value::as_i64)?;
+        let qos = view.port(&port)?.get("qos")?.set_uuids().next()?;
+        Some((policed, view.qos(&qos)?.map_get("other_config", "max-rate")?.to_owned()))
+    };
+    assert_eq!(limited(&machine.ovs.view()), Some((10_000, "20000000".to_owned())), "limits as before");
+
+    machine.vswitchd = None;
+    heals(&machine, "without the switch it is dead", async || !has_carrier(&second_namespace).await).await;
+    machine.vswitchd = Some(start_vswitchd(&machine.namespace, &machine.server));
+    heals(&machine, "the internal port", async || has_carrier(&second_namespace).await).await;
+}
+
+/// The agent was away while a pair was deleted and the switch restarted; and the API server is slow to list the pods.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_broke_while_the_agent_was_away_heals_as_soon_as_pods_are_known() {
+    let (mut machine, agent) = node().await;
+    let (_pod, namespace, _, port) = plugged(&machine, &[]).await;
+    let (_second, second_namespace) = internal(&machine, &[]).await;
+    drop(agent);
+    machine.host.netlink.delete_link(&port).await.unwrap();
+    machine.vswitchd = None;
+    machine.vswitchd = Some(start_vswitchd(&machine.namespace, &machine.server));
+    machine.api.hold("pods");
+    let asked = machine.api.queries("subnets").len();
+    let _agent = machine.start_agent();
+    heals(&machine, "the agent is there", async || machine.api.queries("subnets").len() > asked).await;
+    // Long enough for a first look at everything, and for one at what is lost.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(machine.ovs.view().interface(&port).is_some(), "nobody is gone before pods are known");
+    machine.api.release("pods");
+    heals(&machine, "the pair", async || has_carrier(&namespace).await).await;
+    heals(&machine, "the internal port", async || has_carrier(&second_namespace).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -293,6 +293,75 @@ async fn a_late_del_does_not_hurt_the_newer_sandbox() {
     assert!(answers(&new_namespace, "eth0", "10.16.0.1").await);
 }
 
+/// K15A: what a host name has room for of a container's id may be the same of two containers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k_15a_two_containers_of_one_host_name_do_not_touch_each_other() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    for (if_name, ids) in [
+        ("fronthaul10", ["a1", "a2"]),
+        // Of 256 random bits 48 in a row.
+        ("eth0", ["a123456789ab1", "a123456789ab2"]),
+    ] {
+        let pods = [(routed_pod(21), new_namespace()), (routed_pod(22), new_namespace())];
+        let mut requests = Vec::new();
+        for ((pod, namespace), id) in pods.iter().zip(ids) {
+            node.route_pod(pod);
+            let request = request(pod, namespace, 1);
+            requests.push(cni::api::CniRequest {
+                container_id: format!("{id:0<64}"),
+                if_name: if_name.into(),
+                ..request
+            });
+            node.plugger.add(requests.last().unwrap()).await.unwrap();
+        }
+        let [first, second] = [&requests[0], &requests[1]];
+        assert_eq!(node.pod_ports().len(), 2, "{if_name}: {:?}", node.pod_ports());
+        for (_, namespace) in &pods {
+            assert!(answers(namespace, if_name, "10.16.0.1").await, "{if_name}");
+        }
+        // Nor does a call that is repeated, or one for what is gone.
+        node.plugger.add(second).await.unwrap();
+        for _ in 0..2 {
+            node.plugger.del(second).await.unwrap();
+            assert_eq!(node.pod_ports().len(), 1, "{if_name}");
+            assert_eq!(node.pod_links().await, node.pod_ports().into_iter().collect::<Vec<_>>());
+            assert!(answers(&pods[0].1, if_name, "10.16.0.1").await, "{if_name}");
+        }
+        node.plugger.del(first).await.unwrap();
+        assert!(node.pod_ports().is_empty() && node.pod_links().await.is_empty());
+    }
+}
+
+/// A port that Kube-OVN made has a few digits of the id in its name, and no mark of the container.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_of_kube_ovn_with_a_long_interface_name_goes_with_its_pod_alone() {
+    let node = Node::start().await;
+    let (pod, namespace) = (routed_pod(23), new_namespace());
+    let request = request(&pod, &namespace, 1);
+    let request = cni::api::CniRequest { if_name: "fronthaul10".into(), ..request };
+    let port = format!("{}_fronthaul10_h", &request.container_id[..1]);
+    let ids = [
+        ("vendor", "kube-ovn"),
+        ("iface-id", "pod-23.web"),
+        ("pod_name", "pod-23"),
+        ("pod_namespace", "web"),
+        ("pod_netns", &request.net_ns),
+    ];
+    let spec = daemon::ovs::PortSpec {
+        bridge: daemon::ovs::BR_INT.into(),
+        name: port.clone(),
+        external_ids: ids.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        ..Default::default()
+    };
+    node.ovs.apply(|view| daemon::ovs::plan::ensure_port(view, &spec)).await.unwrap();
+    let another = cni::api::CniRequest { pod_name: "another".into(), ..request.clone() };
+    node.plugger.del(&another).await.unwrap();
+    assert_eq!(node.pod_ports(), [port]);
+    node.plugger.del(&request).await.unwrap();
+    assert!(node.pod_ports().is_empty());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thirty_at_once_all_succeed() {
     let node = Node::start().await;
@@ -359,11 +428,83 @@ async fn an_interface_whose_sandbox_died_is_cleaned_up() {
     let (gone, kept) = (host_nic(&request(&dead.0, &dead.1, 1)), host_nic(&request(&alive.0, &alive.1, 1)));
     let mut suspects = Suspects::default();
     assert_eq!(node.plugger.clean_lost(&mut suspects).await, (vec![], false));
-    // The sandbox dies: its namespace goes, and the veth with it.
+    // Somebody deletes the pair of a pod that lives: it is to be mended (D73), for which the row is needed.
     node.host.netlink.delete_link(&gone).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(node.plugger.clean_lost(&mut suspects).await, (vec![], false));
+    }
+    // The pod goes.
+    let pods = &node.plugger.cluster.pods;
+    pods.put(PodFacts::key(&dead.0.namespace, &dead.0.name), None);
     assert_eq!(node.plugger.clean_lost(&mut suspects).await, (vec![], true));
     assert_eq!(node.plugger.clean_lost(&mut suspects).await, (vec![gone], false));
     assert_eq!(node.pod_ports(), [kept]);
+}
+
+/// The agent has just started, and calls come before the switch's rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_come_before_the_switch_is_known_find_the_ports() {
+    let mut node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let (mut pod, namespace) = (routed_pod(24), new_namespace());
+    pod.annotations.insert(crds::keys::pod_key("ovn", "pod_nic_type"), "internal-port".into());
+    node.route_pod(&pod);
+    let request = request(&pod, &namespace, 1);
+    node.plugger.add(&request).await.unwrap();
+    let check = CheckRequest { request: request.clone(), expected: ExpectedState::default() };
+    let old = node.ovs.clone();
+    node.ovs = daemon::ovs::Ovs::connect(vec![node.server.endpoint()]);
+    node.restart_agent();
+    assert!(!node.ovs.view().is_connected());
+    node.plugger.check(&check).await.unwrap();
+    node.ovs = daemon::ovs::Ovs::connect(vec![node.server.endpoint()]);
+    node.restart_agent();
+    assert!(!node.ovs.view().is_connected());
+    node.plugger.del(&request).await.unwrap();
+    let port = names::container_nic(&request.container_id, &request.if_name);
+    wait_view(&old, "the port is gone", |view| view.port(&port).is_none()).await;
+}
+
+/// So many others are being made that the turn does not come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_add_that_queues_ends_with_del_and_in_time() {
+    let mut node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let (pod, namespace) = (routed_pod(25), new_namespace());
+    node.route_pod(&pod);
+    let request = request(&pod, &namespace, 1);
+    let add = |plugger: &std::sync::Arc<daemon::plug::Plugger>| {
+        let (plugger, call) = (plugger.clone(), request.clone());
+        tokio::spawn(async move { plugger.add(&call).await })
+    };
+    let free = node.plugger.at_once.available_permits();
+    let plugger = node.plugger.clone();
+    let all = plugger.at_once.acquire_many(free.try_into().unwrap()).await.unwrap();
+    let first = add(&node.plugger);
+    while node.plugger.locks.try_lock(&request.container_id).is_some() {
+        tokio::task::yield_now().await;
+    }
+    // The runtime gives up and tries again: that one waits for the first.
+    let second = add(&node.plugger);
+    let begin = std::time::Instant::now();
+    while begin.elapsed() < Duration::from_millis(100) {
+        tokio::task::yield_now().await;
+    }
+    node.plugger.del(&request).await.unwrap();
+    for call in [first, second] {
+        let error = call.await.unwrap().unwrap_err();
+        assert!(error.message.contains("DEL came"), "{error}");
+    }
+    drop(all);
+    drop(plugger);
+    std::sync::Arc::get_mut(&mut node.plugger).unwrap().patience.whole = Duration::from_millis(300);
+    let plugger = node.plugger.clone();
+    let all = plugger.at_once.acquire_many(free.try_into().unwrap()).await.unwrap();
+    let error = node.plugger.add(&request).await.unwrap_err();
+    assert!(error.message.contains("too many interfaces"), "{error}");
+    assert!(node.pod_ports().is_empty() && node.pod_links().await.is_empty());
+    drop(all);
+    node.plugger.add(&request).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

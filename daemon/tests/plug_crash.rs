@@ -14,7 +14,7 @@ use daemon::netlink::Netlink;
 use daemon::plug::lost::Suspects;
 use daemon::sys::Namespace;
 use support::death::{killed_after, settle};
-use support::{Node, addresses, new_namespace, request, routed_pod};
+use support::{Node, addresses, answers, new_namespace, request, routed_pod};
 
 /// What happens after the restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,8 @@ struct Attempt {
     pod: PodFacts,
     namespace: Namespace,
     request: CniRequest,
+    /// Holds the path by which the agent knows the namespace: a descriptor's number may be another namespace's soon.
+    folder: tempfile::TempDir,
 }
 
 fn attempt(node: &Node, number: u8, nic: &str) -> Attempt {
@@ -61,13 +63,17 @@ fn attempt(node: &Node, number: u8, nic: &str) -> Attempt {
         r#"[{"dst":"192.168.7.0/24","gw":"10.16.0.1"}]"#.into(),
     );
     node.route_pod(&pod);
-    let request = request(&pod, &namespace, 1);
-    Attempt { pod, namespace, request }
+    let mut request = request(&pod, &namespace, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("netns");
+    std::os::unix::fs::symlink(&request.net_ns, &path).unwrap();
+    request.net_ns = path.to_str().unwrap().to_owned();
+    Attempt { pod, namespace, request, folder }
 }
 
 /// What follows the restart, and that it ends well.
 async fn recover(node: &Node, attempt: Attempt, then: Then, what: &str) {
-    let Attempt { pod, namespace, request } = attempt;
+    let Attempt { pod, namespace, request, folder } = attempt;
     let key = PodFacts::key(&pod.namespace, &pod.name);
     match then {
         Then::Repeat => {
@@ -93,7 +99,7 @@ async fn recover(node: &Node, attempt: Attempt, then: Then, what: &str) {
         }
         Then::Forget => {
             node.plugger.cluster.pods.put(key.clone(), None);
-            drop(namespace);
+            drop((namespace, folder));
             // The kernel takes a namespace down in its own time.
             let mut suspects = Suspects::default();
             for _ in 0..500 {
@@ -212,4 +218,53 @@ async fn a_preparation_that_dies_leaves_nothing() {
             break;
         }
     }
+}
+
+/// The agent dies while it gives a running pod back what it lost. The row is all that tells how; its successor has to find
+/// it, or what stands for it, and nobody may take it for a leftover meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mending_dies_after_every_step() {
+    let mut node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let notes = |node: &Node| {
+        let view = node.ovs.view();
+        view.root_external_ids().filter(|(key, _)| key.starts_with("weir-port-")).count()
+    };
+    let mut noted = 0;
+    for nic in NICS {
+        for then in [Then::Repeat, Then::Delete, Then::Forget] {
+            for steps in 1.. {
+                let attempt = attempt(&node, 1, nic);
+                node.plugger.add(&attempt.request).await.unwrap();
+                // The handle would keep the namespace alive.
+                let inside = Netlink::in_namespace(&attempt.namespace).await.unwrap();
+                inside.delete_link("eth0").await.unwrap();
+                drop(inside);
+                let died = killed_after(steps, node.plugger.replug(true)).await;
+                let what = format!("{nic}, mending died after step {steps} ({died:?}), then {then:?}");
+                settle(&node).await;
+                noted += notes(&node);
+                node.restart_agent();
+                let mut suspects = Suspects::default();
+                for _ in 0..3 {
+                    node.plugger.clean_lost(&mut suspects).await;
+                }
+                if then == Then::Repeat {
+                    // The runtime knows of nothing: the pod runs.
+                    let result = node.plugger.replug(true).await;
+                    assert!(result.failed.is_empty(), "{what}: {result:?}");
+                    assert_eq!(addresses(&attempt.namespace, "eth0").await.len(), 2, "{what}");
+                    assert!(answers(&attempt.namespace, "eth0", "10.16.0.1").await, "{what}");
+                    assert_eq!(node.pod_ports().len(), 1, "{what}");
+                    assert_eq!(notes(&node), 0, "{what}");
+                }
+                recover(&node, attempt, then, &what).await;
+                assert_eq!(notes(&node), 0, "{what}");
+                if died.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(noted > 0, "no death left a note");
 }

@@ -16,6 +16,7 @@ use daemon::ovs::{BR_INT, PortSpec, plan};
 use daemon::plug::lost::Suspects;
 use daemon::plug::{Stage, names, replug};
 use daemon::sys::Namespace;
+use ovsdb::Operation;
 use support::{
     Node, SUBNET, addresses, answers, new_namespace, request, routed_pod, start_vswitchd, wait_view,
 };
@@ -155,6 +156,60 @@ async fn an_internal_port_whose_device_was_deleted_is_made_anew() {
     assert_eq!(node.plugger.replug(true).await.done, [internal_port(&request)]);
     node.plugger.check(&expectation(&request, &answer)).await.unwrap();
     assert!(answers(&namespace, "eth0", "10.16.0.1").await);
+}
+
+/// Of two pods one can't be mended: a call for its container does not end, or OVN does not install it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_that_has_to_wait_holds_up_no_other() {
+    for by_call in [true, false] {
+        let mut node = Node::start().await;
+        let controller = node.play_ovn_controller();
+        Arc::get_mut(&mut node.plugger).unwrap().patience.installed = Duration::from_secs(600);
+        let pods = [(internal_pod(7), new_namespace()), (internal_pod(8), new_namespace())];
+        let mut requests = Vec::new();
+        for (pod, namespace) in &pods {
+            node.route_pod(pod);
+            requests.push(request(pod, namespace, 1));
+            node.plugger.add(requests.last().unwrap()).await.unwrap();
+        }
+        let _mending = mend(&node).await;
+        drop(controller);
+        let held = match by_call {
+            true => Some(node.plugger.locks.lock(&requests[0].container_id).await),
+            false => None,
+        };
+        // Something of it is to be mended, for which OVN would have to install it again.
+        let row = node.interface(&internal_port(&requests[0])).unwrap();
+        let touched = Operation::mutate("Interface")
+            .by_uuid(row.uuid())
+            .delete_map_keys("external_ids", ["ovn-installed", "pod_netns"])
+            .build();
+        node.ovs.commit(vec![touched]).await.unwrap();
+        if !by_call {
+            wait_view(&node.ovs, "its mending has begun", |view| {
+                view.interface(&internal_port(&requests[0])).unwrap().external_id("pod_netns").is_some()
+            })
+            .await;
+        }
+        let mut inside = Vec::new();
+        for (_, namespace) in &pods {
+            let netlink = Netlink::in_namespace(namespace).await.unwrap();
+            let old = netlink.require_link("eth0").await.unwrap().index;
+            inside.push((netlink, old));
+        }
+        let mended = async |n: usize| {
+            let (netlink, old): &(Netlink, u32) = &inside[n];
+            let link = netlink.link("eth0").await.unwrap();
+            link.is_some_and(|link| link.index != *old && link.running)
+        };
+        node.vswitchd = None;
+        node.vswitchd = Some(start_vswitchd(&node.namespace, &node.server));
+        eventually("the other one has its device", async || mended(1).await).await;
+        assert!(!mended(0).await, "by call {by_call}: this one waits");
+        drop(held);
+        let _controller = node.play_ovn_controller();
+        eventually("and then this one", async || mended(0).await).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -332,6 +387,58 @@ async fn an_address_that_somebody_has_on_the_physical_network_is_found() {
         assert!(addresses(&namespace, "eth0").await.is_empty());
         assert_eq!(node.pod_links().await.len(), 0, "nothing is left");
     }
+}
+
+/// The flag is for IPv4 alone (node contract §2.4 step 3): IPv6 has the kernel's own detection, on every physical network.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ipv6_address_that_somebody_has_is_found_whatever_the_flag_says() {
+    let (mut node, _controller, request, namespace) = with_rival("fd00::16/112", false).await;
+    let error = node.plugger.add(&request).await.unwrap_err();
+    assert!(error.message.contains("IP address fd00::16 has already been used by host"), "{error}");
+    assert!(addresses(&namespace, "eth0").await.is_empty());
+    assert_eq!(node.pod_links().await.len(), 0, "nothing is left");
+
+    // And all wait for the way to the physical network.
+    let patch = format!("patch-localnet.{SUBNET}-to-br-int");
+    node.ovs.apply(|view| Ok(plan::remove_port(view, &patch))).await.unwrap();
+    Arc::get_mut(&mut node.plugger).unwrap().patience.installed = Duration::from_secs(2);
+    let error = node.plugger.add(&request).await.unwrap_err();
+    assert!(error.message.contains(&format!("{patch} is not ready")), "{error}");
+    assert!(error.remedy.contains("provider network"), "{error:?}");
+}
+
+/// Both the interconnection's address and the physical gateway have to answer (node contract §2.4 step 9).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_u2o_pod_needs_the_interconnection_and_of_two_families_one() {
+    let mut node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    underlay(&node).await;
+    let api = node.take_events();
+    Arc::get_mut(&mut node.plugger).unwrap().patience.gateway = Duration::from_secs(2);
+    let subnets = &node.plugger.cluster.subnets;
+    let mut subnet = SubnetFacts::clone(&subnets.object(&SUBNET.into()).unwrap());
+    subnet.u2o_interconnection = true;
+    subnet.u2o_interconnection_ip = "10.16.0.254,fd00::fe".into();
+    subnets.put(SUBNET.into(), Some(subnet));
+    let (pod, namespace) = (routed_pod(9), new_namespace());
+    node.route_pod(&pod);
+    let request = request(&pod, &namespace, 1);
+    let error = node.plugger.add(&request).await.unwrap_err();
+    assert!(error.message.contains("gateway 10.16.0.254 does not answer"), "{error}");
+    assert!(node.pod_ports().iter().all(|port| port.starts_with("patch-")), "{:?}", node.pod_ports());
+    // Of IPv4 both answer now. Another ADD would not bring IPv6.
+    let inside = Netlink::in_namespace(&node.gateway).await.unwrap();
+    let link = inside.require_link("gw").await.unwrap();
+    inside.add_address(link.index, "10.16.0.254/16".parse().unwrap(), true).await.unwrap();
+    node.plugger.add(&request).await.unwrap();
+    let told = || {
+        let mut events = api.told().into_iter();
+        events.find(|event| event["reason"] == "PodNetworkGatewaySilent")
+    };
+    eventually("the owner is told", async || told().is_some()).await;
+    let event = told().unwrap();
+    assert!(event["message"].as_str().unwrap().contains("fd00::fe"), "{event}");
+    assert_eq!(event["involvedObject"]["name"], "pod-9");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -141,6 +141,39 @@ fn insert_queue(
     [(Atom::from(0i64), Atom::from(queue))].into_iter().collect()
 }
 
+/// The limits that a port's rows ask for, somebody else's apart.
+pub fn of(view: &View, name: &str) -> PortQos {
+    let policing = |column| {
+        let value = view.interface(name)?.column(column).and_then(Value::as_i64)?;
+        u32::try_from(value).ok()
+    };
+    PortQos {
+        policing_rate: policing("ingress_policing_rate").unwrap_or_default(),
+        policing_burst: policing("ingress_policing_burst").unwrap_or_default(),
+        discipline: view.port(name).and_then(|port| discipline_of(view, port)),
+    }
+}
+
+fn discipline_of(view: &View, port: &Row) -> Option<Discipline> {
+    let qos = qos_of(view, port).filter(|qos| is_ours(qos))?;
+    let number = |row: &Row, key| row.map_get("other_config", key).and_then(|text| text.parse().ok());
+    match qos.str("type")? {
+        HTB => {
+            let queue = qos.map("queues")?.get(&Atom::from(0i64))?.as_uuid()?;
+            let queue = view.queue(&queue)?;
+            let burst = number(queue, "burst").unwrap_or_default();
+            Some(Discipline::Htb { max_rate: number(queue, "max-rate")?, burst })
+        }
+        NETEM => {
+            let loss = qos.map_get("other_config", "loss").and_then(|text| text.parse().ok());
+            let [latency, jitter, limit] =
+                ["latency", "jitter", "limit"].map(|key| number(qos, key).unwrap_or_default());
+            Some(Discipline::Netem { latency, jitter, limit, loss: loss.unwrap_or_default() })
+        }
+        _ => None,
+    }
+}
+
 /// Makes the rows of a port that exists say what is wanted.
 pub fn set(view: &View, name: &str, wanted: &PortQos) -> Vec<Operation> {
     let mut operations = Vec::new();

@@ -54,6 +54,18 @@ fn k_162_the_rate_stands_on_the_qos_and_on_queue_0() {
 }
 
 #[test]
+fn what_was_written_is_read_as_it_was() {
+    let netem = Discipline::Netem { latency: 5000, jitter: 0, limit: 7, loss: 1.5 };
+    for discipline in [None, Some(HTB_2M), Some(netem)] {
+        let mut database = database();
+        let wanted = PortQos { policing_rate: 3000, policing_burst: 2400, discipline };
+        carry_out(&mut database, |view| ensure_port(view, &spec(wanted.clone())));
+        assert_eq!(of(&view(&database), "a_h"), wanted);
+    }
+    assert_eq!(of(&view(&database()), "a_h"), PortQos::default());
+}
+
+#[test]
 fn k_164_a_change_edits_the_rows_and_the_end_removes_them() {
     let mut database = database();
     carry_out(&mut database, |view| ensure_port(view, &spec(shaped(HTB_2M))));

@@ -3,7 +3,6 @@
 //! In: a request. Out: the interface, or nothing: what a failed call made is
 //! taken away again, last thing first.
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::time::Instant;
 
@@ -11,15 +10,15 @@ use cni::api::{CniRequest, CniResponse, HostEnd};
 
 use super::choices::{answer, api_routes, redact, validate};
 use super::container::Container;
+use super::del::without_port;
 use super::error::{PlugError, Stage};
-use super::target::{GatewayCheck, Target, physical_network};
+use super::target::{Target, physical_network};
 use super::waits::unwanted;
 use super::wanted::{NicKind, Wanted};
-use super::{CONTAINER_ID, IF_NAME, Plugger, conflict, port};
+use super::{Plugger, names, port};
 use crate::kube::{EventType, ObjectRef};
 use crate::netlink::Link;
-use crate::ovs::{Interface, View, plan};
-use crate::qos::PodEnd;
+use crate::ovs::{Interface, View};
 use crate::sys::Namespace;
 
 /// What this call made and would have to take away again.
@@ -34,8 +33,7 @@ pub(super) struct Made {
 /// The port that an earlier call of this container made, whatever its name.
 fn own_port(view: &View, request: &CniRequest) -> Option<Interface> {
     view.interfaces().find(|interface| {
-        interface.external_id(CONTAINER_ID) == Some(request.container_id.as_str())
-            && interface.external_id(IF_NAME) == Some(request.if_name.as_str())
+        names::is_marked(interface, &request.container_id, &request.if_name)
             && matches!(interface.kind(), "" | "internal")
     })
 }
@@ -43,7 +41,7 @@ fn own_port(view: &View, request: &CniRequest) -> Option<Interface> {
 /// Where an ADD's time goes, for the debug log.
 pub(super) struct Phases<'a> {
     container: &'a str,
-    begun: Instant,
+    pub(super) begun: Instant,
     last: Instant,
 }
 
@@ -65,6 +63,13 @@ pub(super) fn failed(error: impl std::fmt::Display) -> PlugError {
     PlugError::new(Stage::ConfigureNic, error.to_string())
 }
 
+/// As many others are being made that this one's turn did not come.
+fn busy() -> PlugError {
+    failed("too many interfaces are being made at the same time").remedy(
+        "the runtime tries again; if it stays, see why other pods' ADDs take so long: the agent's log says",
+    )
+}
+
 impl Plugger {
     /// Plugs a pod's interface and answers when its first packet will pass.
     ///
@@ -74,7 +79,7 @@ impl Plugger {
         let _running = self.begin();
         let result = self.try_add(request).await;
         let known = self.pod(request);
-        let uid = known.as_ref().map(|pod| pod.uid.clone()).unwrap_or_default();
+        let uid = known.as_ref().map_or_else(|| request.pod_uid.clone(), |pod| pod.uid.clone());
         let pod = ObjectRef::pod(&request.pod_namespace, &request.pod_name, &uid);
         match &result {
             Ok((response, wanted)) => {
@@ -82,6 +87,16 @@ impl Plugger {
                 let message =
                     format!("subnet={} ip={} mac={}", wanted.subnet, ips.join(","), response.mac_address);
                 self.recorder.record(pod.clone(), EventType::Normal, "PodNetworkConfigured", message);
+                if !wanted.bad_routes.is_empty() {
+                    let message = format!(
+                        "these routes are left out, for they have neither a prefix as destination nor an address as gateway, \
+                         or something else there: {}; correct annotation routes, or the network configuration's",
+                        wanted.bad_routes.join(", ")
+                    );
+                    tracing::warn!(pod = request.pod_name, namespace = request.pod_namespace, message);
+                    let pod = pod.clone();
+                    self.recorder.record(pod, EventType::Warning, "PodNetworkOptionIgnored", message);
+                }
                 if !wanted.unsupported.is_empty() {
                     let message = format!(
                         "these annotations have no effect in this version: {}; remove them",
@@ -90,8 +105,8 @@ impl Plugger {
                     self.recorder.record(pod, EventType::Warning, "PodNetworkOptionIgnored", message);
                 }
             }
-            // Nobody reads the events of a pod that goes.
-            Err(_) if known.is_none_or(|pod| pod.deleting) => {}
+            // Nobody reads the events of a pod that goes, and none can be of a pod without a name.
+            Err(_) if known.is_some_and(|pod| pod.deleting) || request.pod_name.is_empty() => {}
             Err(error) => {
                 let message = self.failure(error, request);
                 self.recorder.record(pod, EventType::Warning, "PodNetworkConfigureFailed", message);
@@ -115,14 +130,22 @@ impl Plugger {
 
     async fn try_add(&self, request: &CniRequest) -> Result<(CniResponse, Wanted), PlugError> {
         validate(request)?;
-        let _lock = self.locks.lock(&request.container_id).await;
-        let running = self.locks.running(&request.container_id, &request.if_name);
-        let bound = self.bound_subnet(request)?;
         let mut phase = Phases::start(&request.container_id);
+        let end = tokio::time::Instant::from_std(phase.begun) + self.patience.whole;
+        let running = self.locks.running(&request.container_id, &request.if_name);
+        let _lock = tokio::select! {
+            lock = self.locks.lock(&request.container_id) => lock,
+            () = running.cancelled.cancelled() => return Err(unwanted()),
+            () = tokio::time::sleep_until(end) => {
+                return Err(failed("another call for this container has not come to its end"));
+            }
+        };
+        let bound = self.bound_subnet(request)?;
         let (mut wanted, deadline) = tokio::select! {
             ready = self.wait_ready(request) => ready?,
             () = running.cancelled.cancelled() => return Err(unwanted()),
         };
+        let deadline = deadline.min(end);
         if wanted.subnet.is_empty() {
             wanted.subnet = bound.unwrap_or_default();
         }
@@ -135,7 +158,8 @@ impl Plugger {
         let network = self.wait_network(deadline).await?;
         phase.done("controller");
         // A repeated call keeps what the first one made.
-        let existing = own_port(&self.ovs.view(), request);
+        let view = self.ovs.view();
+        let existing = own_port(&view, request);
         if let Some(existing) = &existing {
             wanted.nic = if existing.kind() == "internal" { NicKind::Internal } else { NicKind::Veth };
         }
@@ -149,18 +173,32 @@ impl Plugger {
         let namespace = self.open_namespace(request)?;
         let mut made = Made::default();
         match existing {
-            Some(existing) => existing.name().clone_into(&mut target.port),
-            None => {
-                if let Some(port) = self.claim(&target).await {
-                    target.port = port;
+            Some(existing) => target.take_port(existing.name()),
+            None => match self.claim(&target).await {
+                Some(port) => {
+                    target.take_port(&port);
                     made = Made { link: true, port: true, ahead: true };
                 }
-            }
+                None => {
+                    let end = if wanted.nic == NicKind::Internal { names::INTERNAL } else { names::HOST };
+                    target.take_port(&names::free(&view, &request.container_id, &wanted.if_name, end));
+                }
+            },
         }
-        let abandoned = self.abandoned(request, &wanted.pod_uid, &running);
-        // The semaphore is never closed; without a permit the call would go on all the same.
-        let _permit = self.at_once.acquire().await.ok();
-        match self.plug(&target, &namespace, &mut made, abandoned, &mut phase).await {
+        let uid = wanted.pod_uid.clone();
+        let abandoned = self.abandoned(request, &uid, &running);
+        tokio::pin!(abandoned);
+        let permit = tokio::select! {
+            // The semaphore is never closed; without a permit the call would go on all the same.
+            permit = self.at_once.acquire() => Ok(permit.ok()),
+            error = &mut abandoned => Err(error),
+            () = tokio::time::sleep_until(end) => Err(busy()),
+        };
+        let plugged = match &permit {
+            Ok(_) => self.plug(&target, &namespace, &mut made, abandoned, &mut phase).await,
+            Err(error) => Err(error.clone()),
+        };
+        match plugged {
             Ok((mtu, routes, host)) => {
                 self.own.made(&port::spec(&target), request);
                 let answer = answer(&wanted, &wanted.if_name, i64::from(mtu), routes);
@@ -218,10 +256,10 @@ impl Plugger {
     ) -> Result<(u32, Vec<cni::api::Route>, Option<HostEnd>), PlugError> {
         phase.done("queue");
         let mut plugged = self.make(target, namespace, made, phase).await?;
-        tokio::pin!(abandoned);
+        self.forget_notes(target.request).await?;
         tokio::select! {
             finished = self.finish(target, namespace, &mut plugged, phase) => finished?,
-            error = &mut abandoned => return Err(error),
+            error = abandoned => return Err(error),
         }
         let (container, link) = plugged;
         let (routes, host) = tokio::join!(container.routes(link.index), self.host_end(target));
@@ -250,8 +288,7 @@ impl Plugger {
     ) -> Result<(Container, Link), PlugError> {
         let container = Container::enter(namespace, target.device_inside(), target.userspace).await?;
         phase.done("enter");
-        // With detection, addresses and routes come when nobody else has them.
-        let route = async |link: &Link| match target.detect {
+        let route = async |link: &Link| match target.late {
             true => Ok(()),
             false => container.route(link, &target.interface).await,
         };
@@ -264,7 +301,7 @@ impl Plugger {
                 }
                 phase.done("link");
                 // Up before the switch hears of it: the carrier of its own end comes with that.
-                let link = container.bring_up(&target.interface, !target.detect).await?;
+                let link = container.bring_up(&target.interface, !target.late).await?;
                 phase.done("up");
                 // The switch and the routes know nothing of each other: at once.
                 let (port, routed) = tokio::join!(self.ensure_port(target), route(&link));
@@ -276,9 +313,10 @@ impl Plugger {
                 made.port = self.ovs.view().port(&target.port).is_none();
                 self.ensure_port(target).await?;
                 phase.done("port");
-                self.ensure_internal(target, namespace).await?;
+                let patience = self.patience.for_switch(phase.begun.elapsed());
+                self.ensure_internal(target, namespace, patience).await?;
                 phase.done("link");
-                let link = container.bring_up(&target.interface, !target.detect).await?;
+                let link = container.bring_up(&target.interface, !target.late).await?;
                 route(&link).await?;
                 phase.done("configured");
                 Ok((container, link))
@@ -294,6 +332,7 @@ impl Plugger {
         namespace: &Namespace,
         made: &mut Made,
     ) -> Result<(), PlugError> {
+        self.is_free(target)?;
         made.port = self.ovs.view().port(&target.port).is_none();
         if !made.port && self.host.netlink.link(&target.port).await.map_err(failed)?.is_none() {
             self.forget_port(&target.port).await?;
@@ -307,73 +346,6 @@ impl Plugger {
         Ok(())
     }
 
-    /// Waits for OVN, gives the addresses that had to wait for it, asks the
-    /// gateways, tells the neighbours.
-    pub(super) async fn finish(
-        &self,
-        target: &Target<'_>,
-        namespace: &Namespace,
-        plugged: &mut (Container, Link),
-        phase: &mut Phases<'_>,
-    ) -> Result<(), PlugError> {
-        let (container, link) = plugged;
-        self.wait_installed(&target.port).await?;
-        phase.done("installed");
-        let request = target.request;
-        let pod = ObjectRef::pod(&request.pod_namespace, &request.pod_name, &target.wanted.pod_uid);
-        let end = PodEnd { netlink: &container.netlink, index: link.index, mtu: link.mtu };
-        self.hold_limits(pod, &target.port, end, target.userspace, &target.wanted.qos).await;
-        for rule in &target.rules {
-            let added = self.host.netlink.add_rule(&rule.to_netlink()).await;
-            added.map_err(|error| PlugError::new(Stage::Egress, error.to_string()))?;
-        }
-        let (mac, addresses) = (target.interface.mac, &target.interface.addresses);
-        if let Some(patch) = target.localnet.as_deref().filter(|_| target.detect) {
-            self.wait_localnet(patch).await?;
-            let all: Vec<IpAddr> = addresses.iter().map(ipnet::IpNet::addr).collect();
-            conflict::probe(namespace, link, mac, &all).await?;
-            *link = container.configure(&target.interface).await?;
-            conflict::wait_preferred(namespace, container, link, &all, self.patience.unique).await?;
-            phase.done("unique");
-        }
-        self.check_gateways(target, container, link, phase.begun).await?;
-        phase.done("gateway");
-        if let Some(announcement) = container.announcement(link, mac, addresses) {
-            self.announce(announcement);
-        }
-        Ok(())
-    }
-
-    async fn check_gateways(
-        &self,
-        target: &Target<'_>,
-        container: &mut Container,
-        link: &Link,
-        begun: Instant,
-    ) -> Result<(), PlugError> {
-        if target.check == GatewayCheck::Off {
-            return Ok(());
-        }
-        let patience = target.check.patience(self.patience.for_gateway(begun.elapsed()));
-        let started = Instant::now();
-        let silent = container.silent_gateways(link, &target.gateways, patience).await?;
-        self.metrics.waited_for_gateway(started.elapsed());
-        let Some(gateway) = silent.first().filter(|_| target.check == GatewayCheck::Required) else {
-            return Ok(());
-        };
-        let message = format!("gateway {gateway} does not answer (waited {patience:?})");
-        if silent.len() < target.gateways.len() {
-            // The pod can work with one family; another ADD would not bring the other.
-            let request = target.request;
-            let pod = ObjectRef::pod(&request.pod_namespace, &request.pod_name, &target.wanted.pod_uid);
-            tracing::warn!(pod = request.pod_name, namespace = request.pod_namespace, message);
-            self.recorder.record(pod, EventType::Warning, "PodNetworkGatewaySilent", message);
-            return Ok(());
-        }
-        Err(failed(message)
-            .remedy("check the subnet's router port, or set spec.disableGatewayCheck on the subnet"))
-    }
-
     /// Takes away what the failed call made, last thing first. Errors are
     /// logged; the runtime's DEL and the clean-up of lost interfaces follow.
     async fn roll_back(&self, target: &Target<'_>, made: &Made) {
@@ -382,7 +354,7 @@ impl Plugger {
             self.own.removes(port);
         }
         if made.port
-            && let Err(error) = self.ovs.apply(|view| Ok(plan::remove_port(view, port))).await
+            && let Err(error) = self.ovs.apply(|view| Ok(without_port(view, port))).await
         {
             tracing::warn!(error = %error, "roll-back of the OVS port failed");
         }

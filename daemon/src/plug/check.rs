@@ -5,9 +5,9 @@ use std::path::Path;
 
 use cni::api::{CheckRequest, CniRequest, ExpectedState, PLUGIN_TYPE, Route as ApiRoute};
 
-use super::del::ports_of;
+use super::del::ports_of_call;
 use super::error::{PlugError, Stage};
-use super::{CONTAINER_ID, IF_NAME, Plugger};
+use super::{Plugger, names};
 use crate::netlink::{Link, Netlink, Route};
 use crate::ovs::{Interface, View};
 use crate::sys::Namespace;
@@ -22,13 +22,10 @@ fn refused(error: impl std::fmt::Display) -> PlugError {
 
 /// The interface's port in the switch, whatever its name.
 fn port(view: &View, request: &CniRequest) -> Option<Interface> {
-    let ports = ports_of(view, &request.container_id, &request.if_name);
+    let ports = ports_of_call(view, request);
     let mut found: Vec<Interface> = ports.iter().filter_map(|port| view.interface(port)).collect();
     // A row with the container's own marks is newer than one by name alone.
-    found.sort_by_key(|interface| {
-        interface.external_id(CONTAINER_ID) != Some(request.container_id.as_str())
-            || interface.external_id(IF_NAME) != Some(request.if_name.as_str())
-    });
+    found.sort_by_key(|interface| !names::is_marked(interface, &request.container_id, &request.if_name));
     found.into_iter().next()
 }
 
@@ -50,6 +47,11 @@ impl Plugger {
             return Ok(());
         }
         let _lock = self.locks.lock(&request.container_id).await;
+        if !self.switch_is_known().await {
+            return Err(PlugError::new(Stage::ConfigureNic, "the local OVS database is not there").remedy(
+                "see whether ovsdb-server runs on this node; nothing is known to be wrong with the pod",
+            ));
+        }
         let port = port(&self.ovs.view(), request).ok_or_else(|| missing("the OVS port is gone"))?;
         if port.external_id("iface-id").is_none() {
             return Err(missing(format!(
@@ -57,7 +59,9 @@ impl Plugger {
                 port.name()
             )));
         }
-        self.wait_installed(port.name()).await.map_err(|error| missing(error.message))?;
+        self.wait_installed(port.name(), self.patience.installed)
+            .await
+            .map_err(|error| missing(error.message))?;
         let namespace =
             Namespace::open(Path::new(&request.net_ns)).map_err(|error| refused(error).code(8))?;
         let inside = Netlink::in_namespace(&namespace).await.map_err(refused)?;

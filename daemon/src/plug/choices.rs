@@ -58,10 +58,9 @@ pub(super) fn is_container_id(id: &str) -> bool {
 
 /// Container id, namespace and host names would make every event unique.
 pub(super) fn redact(message: &str, request: &CniRequest) -> String {
-    let host_nic = names::host_nic(&request.container_id, &request.if_name);
-    let container_nic = names::container_nic(&request.container_id, &request.if_name);
-    [&host_nic, &container_nic, &request.container_id, &request.net_ns, &request.device_id]
-        .into_iter()
+    names::all(&request.container_id, &request.if_name)
+        .iter()
+        .chain([&request.container_id, &request.net_ns, &request.device_id])
         .filter(|secret| !secret.is_empty())
         .fold(message.to_owned(), |text, secret| text.replace(secret.as_str(), "<redacted>"))
 }

@@ -6,6 +6,7 @@
 //! Either converges: what a crashed call left half-made is kept or made anew.
 
 use std::path::Path;
+use std::time::Duration;
 
 use cni::api::CniRequest;
 
@@ -61,6 +62,7 @@ impl Plugger {
             }
             (None, Some(_)) => return Err(of_another_plugin(target)),
             _ => {
+                self.is_free(target)?;
                 self.host.netlink.delete_link(name).await.map_err(failed)?;
                 made.link = true;
                 self.host.add_port_veth(&veth, target.userspace).await.map_err(failed)?;
@@ -87,10 +89,11 @@ impl Plugger {
         &self,
         target: &Target<'_>,
         namespace: &Namespace,
+        patience: Duration,
     ) -> Result<(), PlugError> {
         let inside = Netlink::in_namespace(namespace).await.map_err(failed)?;
         for attempt in 1.. {
-            self.wait_opened(&target.port).await?;
+            self.wait_opened(&target.port, patience).await?;
             let here = self.host.netlink.link(&target.port).await.map_err(failed)?;
             let there = inside.link(&target.interface.name).await.map_err(failed)?;
             match (here, there) {
@@ -134,15 +137,18 @@ impl Plugger {
     }
 }
 
-/// Deletes the device of an internal port from its pod. Usually it goes with
+/// Deletes the device of an internal port from its pod, if one of the ports is that. Usually it goes with
 /// the port; not while ovs-vswitchd is down. Best effort: it goes with the
 /// namespace at the latest.
-pub(super) async fn delete_inside(request: &CniRequest) {
+pub(super) async fn delete_inside(request: &CniRequest, ports: &[String]) {
+    let internal: Vec<&String> = ports.iter().filter(|port| port.ends_with(names::INTERNAL)).collect();
+    if internal.is_empty() {
+        return;
+    }
     let Ok(namespace) = Namespace::open(Path::new(&request.net_ns)) else { return };
     let Ok(inside) = Netlink::in_namespace(&namespace).await else { return };
-    let alias = names::container_nic(&request.container_id, &request.if_name);
     if let Ok(Some(link)) = inside.link(&request.if_name).await
-        && link.alias == Some(alias)
+        && link.alias.as_ref().is_some_and(|alias| internal.contains(&alias))
         && let Err(error) = inside.delete_link(&request.if_name).await
     {
         tracing::debug!(error = %error, "an internal port's device could not be deleted from its pod");

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use cni::api::GcRequest;
 
 use super::del::ports_of;
-use super::error::PlugError;
+use super::error::{PlugError, Stage};
 use super::{CONTAINER_ID, NETWORK, Plugger, names};
 use crate::ovs::{Interface, View};
 
@@ -15,7 +15,8 @@ fn stale_ports(view: &View, request: &GcRequest) -> Vec<(String, Option<String>)
     let valid: BTreeSet<String> = request
         .valid_attachments
         .iter()
-        .flat_map(|attachment| ports_of(view, &attachment.container_id, &attachment.if_name))
+        // Which pod's it is the list does not say: one that may be valid is.
+        .flat_map(|attachment| ports_of(view, &attachment.container_id, &attachment.if_name, |_| true))
         .collect();
     // A port made ready for a pod has no container yet, and an end of its own.
     let plugged = |interface: &Interface| {
@@ -47,7 +48,11 @@ impl Plugger {
     /// # Errors
     /// The first refusal; the rest is removed all the same.
     pub async fn gc(&self, request: &GcRequest) -> Result<(), PlugError> {
-        self.ovs.connected().await;
+        if !self.switch_is_known().await {
+            return Err(PlugError::new(Stage::DeleteNic, "the local OVS database is not there")
+                .remedy("see whether ovsdb-server runs on this node; the runtime tries again")
+                .about_network(&request.network));
+        }
         let mut result = Ok(());
         for (host_nic, container) in stale_ports(&self.ovs.view(), request) {
             let _lock = match container {

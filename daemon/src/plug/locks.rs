@@ -2,7 +2,7 @@
 //! other containers' run in parallel; and a way for a DEL to end an ADD that
 //! still runs, instead of waiting for what nobody wants any more.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
@@ -12,24 +12,35 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug, Default)]
 pub struct Locks {
     containers: Mutex<HashMap<String, Weak<AsyncMutex<()>>>>,
-    running: Mutex<Running>,
+    running: Arc<Mutex<Running>>,
 }
 
-/// Tokens of running ADDs by container and interface.
-type Running = HashMap<(String, String), CancellationToken>;
+/// Tokens of ADDs, by a number of their own, by container and interface.
+#[derive(Debug, Default)]
+struct Running {
+    last: u64,
+    adds: HashMap<(String, String), BTreeMap<u64, CancellationToken>>,
+}
 
-/// A running ADD. Forgotten when dropped.
+/// An ADD that runs, or waits for the container's lock. Forgotten when dropped.
 #[derive(Debug)]
-pub struct RunningAdd<'a> {
-    locks: &'a Locks,
+pub struct RunningAdd {
+    all: Arc<Mutex<Running>>,
     key: (String, String),
+    number: u64,
     /// Cancelled when a DEL wants the container.
     pub cancelled: CancellationToken,
 }
 
-impl Drop for RunningAdd<'_> {
+impl Drop for RunningAdd {
     fn drop(&mut self) {
-        self.locks.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        let mut running = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(adds) = running.adds.get_mut(&self.key) {
+            adds.remove(&self.number);
+            if adds.is_empty() {
+                running.adds.remove(&self.key);
+            }
+        }
     }
 }
 
@@ -44,19 +55,21 @@ impl Locks {
         self.entry(container).try_lock_owned().ok()
     }
 
-    /// Registers an ADD that holds the lock.
-    pub fn running(&self, container: &str, interface: &str) -> RunningAdd<'_> {
+    /// Registers an ADD, before it waits for the lock: a DEL ends all that came before it, and none that come after.
+    pub fn running(&self, container: &str, interface: &str) -> RunningAdd {
         let (key, cancelled) = ((container.to_owned(), interface.to_owned()), CancellationToken::new());
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.insert(key.clone(), cancelled.clone());
-        RunningAdd { locks: self, key, cancelled }
+        running.last += 1;
+        let number = running.last;
+        running.adds.entry(key.clone()).or_default().insert(number, cancelled.clone());
+        RunningAdd { all: self.running.clone(), key, number, cancelled }
     }
 
-    /// Tells a running ADD of the interface to give up.
+    /// Tells all ADDs of the interface to give up.
     pub fn cancel_add(&self, container: &str, interface: &str) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(token) = running.get(&(container.to_owned(), interface.to_owned())) {
-            token.cancel();
+        if let Some(adds) = running.adds.get(&(container.to_owned(), interface.to_owned())) {
+            adds.values().for_each(CancellationToken::cancel);
         }
     }
 
@@ -88,15 +101,19 @@ mod tests {
     }
 
     #[test]
-    fn a_running_add_can_be_told_to_give_up() {
+    fn a_running_add_can_be_told_to_give_up_and_one_that_waits_too() {
         let locks = Locks::default();
-        let add = locks.running("a", "eth0");
+        let [add, queued] = [locks.running("a", "eth0"), locks.running("a", "eth0")];
         locks.cancel_add("a", "net1");
         assert!(!add.cancelled.is_cancelled());
         locks.cancel_add("a", "eth0");
-        assert!(add.cancelled.is_cancelled());
-        drop(add);
+        assert!(add.cancelled.is_cancelled() && queued.cancelled.is_cancelled());
+        // Of another sandbox's life, as it were.
+        let next = locks.running("a", "eth0");
+        drop((add, queued));
+        assert!(!next.cancelled.is_cancelled());
+        drop(next);
         locks.cancel_add("a", "eth0");
-        assert!(locks.running.lock().unwrap().is_empty());
+        assert!(locks.running.lock().unwrap().adds.is_empty());
     }
 }

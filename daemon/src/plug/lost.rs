@@ -4,9 +4,12 @@
 //! A container may die without a DEL: while the agent was down, or with the
 //! runtime's state lost. Its veth goes with its namespace; the OVS port stays
 //! and would keep the logical port's `iface-id`. Looked at whenever a link
-//! vanishes or the pods change, and slowly otherwise.
+//! vanishes or the pods change, and slowly otherwise. A pod that lives in its
+//! namespace keeps its port, whatever else is gone: that is [`super::replug`]'s
+//! to mend, and the row is all that tells how.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +18,10 @@ use serde_json::json;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
+use super::memory::request_of;
 use super::names::is_host_end;
-use super::{CONTAINER_ID, POD_UID, Plugger};
+use super::replug::superseded;
+use super::{CONTAINER_ID, POD_UID, Plugger, notes};
 use crate::changes::Changes;
 use crate::kube::{Fact, Loaded, PodFacts};
 use crate::netlink::Change;
@@ -39,26 +44,65 @@ enum Verdict {
     PodGone,
 }
 
-/// Judges one interface. `link` and `namespace` say whether they exist.
-fn verdict(interface: &Interface, pods: &Loaded<PodFacts>, link: bool, namespace: bool) -> Verdict {
+/// What the node shows of one interface.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// The host's end exists.
+    link: bool,
+    /// The pod's namespace exists, or that can't be told.
+    namespace: bool,
+    /// Another sandbox of the pod has the logical port.
+    superseded: bool,
+}
+
+/// Judges one interface; the pods' list has to be complete.
+fn verdict(interface: &Interface, pods: &Loaded<PodFacts>, seen: Seen) -> Verdict {
     match interface.kind() {
-        "" | "internal" if interface.is_pod_port() => {}
+        "" | "internal" if interface.is_pod_port() && pods.synced => {}
         _ => return Verdict::Keep,
-    }
-    // An internal port's device is in the pod: on the host nothing shows it,
-    // and the switch calls its link down. It lives with its namespace.
-    let internal = interface.kind() == "internal";
-    if if internal { !namespace } else { !link } {
-        return Verdict::LinkGone;
     }
     let key = PodFacts::key(
         interface.external_id("pod_namespace").unwrap_or_default(),
         interface.external_id("pod_name").unwrap_or_default(),
     );
-    let pod = pods.objects.get(&key);
-    let same = pod.is_some_and(|pod| interface.external_id(POD_UID).is_none_or(|uid| uid == pod.uid));
-    // Without a complete list nobody may be called gone.
-    if pods.synced && !same && !namespace { Verdict::PodGone } else { Verdict::Keep }
+    let uid = interface.external_id(POD_UID).unwrap_or_default();
+    let pod = pods.objects.get(&key).filter(|pod| pod.is_called(uid));
+    // An internal port's device is in the pod: on the host nothing shows it,
+    // and the switch calls its link down. It lives with its namespace. So does
+    // a pair that can be made again.
+    let mended = !seen.superseded
+        && request_of(interface).is_some()
+        && pod.is_some_and(|pod| !pod.deleting && !pod.finished);
+    let gone = match interface.kind() {
+        "internal" => !seen.namespace,
+        _ => !(seen.link || seen.namespace && mended),
+    };
+    match pod {
+        _ if gone => Verdict::LinkGone,
+        None if !seen.namespace => Verdict::PodGone,
+        _ => Verdict::Keep,
+    }
+}
+
+/// Whether what opening a namespace came to says that it is gone: nothing is there, or a plain file, which is what is
+/// left of one that was unmounted. Any other failure is the agent's own (no descriptor free, no right to) and says nothing.
+pub(super) fn says_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidInput
+    )
+}
+
+/// Whether a pod's namespace is there, or may be.
+fn may_stand(port: &str, path: &str) -> bool {
+    match Namespace::open(Path::new(path)) {
+        Ok(_) => true,
+        Err(error) if says_gone(&error) => false,
+        Err(error) => {
+            tracing::warn!(port, error = %error, "a pod's namespace can't be opened; its port stays");
+            true
+        }
+    }
 }
 
 /// What was seen lost once; a second look confirms it.
@@ -71,7 +115,7 @@ impl Plugger {
     /// Returns the names removed, and whether suspects remain.
     pub async fn clean_lost(&self, suspects: &mut Suspects) -> (Vec<String>, bool) {
         let view = self.ovs.view();
-        if !view.is_connected() {
+        if !view.is_connected() || !self.cluster.pods.get().synced {
             return (Vec::new(), false);
         }
         let links: BTreeSet<String> = match self.host.netlink.links().await {
@@ -96,6 +140,10 @@ impl Plugger {
                 },
                 None => None,
             };
+            // A call that had the lock since may have made another of the name.
+            if self.ovs.view().interface(&name).is_none_or(|now| now.uuid() != interface.uuid()) {
+                continue;
+            }
             tracing::info!(
                 port = name,
                 pod = interface.external_id("pod_name"),
@@ -111,21 +159,42 @@ impl Plugger {
             }
             drop(lock);
         }
+        self.clean_notes(&view).await;
         self.metrics.lost_interfaces(removed.len() as u64);
         let remain = !found.is_empty();
         suspects.0 = found;
         (removed, remain)
     }
 
+    /// Removes the notes of interfaces that nobody will make again.
+    async fn clean_notes(&self, view: &View) {
+        for note in notes::all(view) {
+            let request = &note.request;
+            let alive = self
+                .pod(request)
+                .is_some_and(|pod| !pod.deleting && !pod.finished && pod.is_called(&request.pod_uid));
+            if alive && may_stand(&note.port, &request.net_ns) {
+                continue;
+            }
+            let Some(_lock) = self.locks.try_lock(&request.container_id) else { continue };
+            let erase = |view: &View| Ok(notes::erase(view, std::iter::once(note.port.as_str())));
+            if let Err(error) = self.ovs.apply(erase).await {
+                tracing::warn!(port = note.port, error = %error, "the note of an interface could not be removed");
+            }
+        }
+    }
+
     fn lost_interfaces(&self, view: &View, links: &BTreeSet<String>) -> Vec<Interface> {
         let pods = self.cluster.pods.get();
         view.interfaces()
             .filter(|interface| {
-                // A leftover of an unmounted namespace is a plain file.
-                let namespace = interface
-                    .external_id("pod_netns")
-                    .is_some_and(|path| Namespace::open(Path::new(path)).is_ok());
-                verdict(interface, &pods, links.contains(interface.name()), namespace) != Verdict::Keep
+                let superseded =
+                    request_of(interface).is_some_and(|request| superseded(view, &request, interface.name()));
+                let link = links.contains(interface.name());
+                let path = interface.external_id("pod_netns");
+                let namespace = path.is_some_and(|path| may_stand(interface.name(), path));
+                let seen = Seen { link, namespace, superseded };
+                verdict(interface, &pods, seen) != Verdict::Keep
             })
             .collect()
     }
@@ -175,11 +244,12 @@ pub async fn run(
 
 #[cfg(test)]
 mod tests {
+    use super::super::{IF_NAME, PROVIDER};
     use super::*;
     use ovsdb::testing::{Database, SchemaBuilder, string};
     use ovsdb::{Operation, Value};
 
-    fn interface(kind: &str, ours: bool) -> Interface {
+    fn interface(kind: &str, ours: bool, marks: &[(&str, &str)]) -> Interface {
         let schema = SchemaBuilder::new("Open_vSwitch", "8.8.0")
             .table("Interface", |t| {
                 t.root()
@@ -194,8 +264,8 @@ mod tests {
         let vendor = if ours { "kube-ovn" } else { "another" };
         let ids = [("vendor", vendor), ("pod_name", "a"), ("pod_namespace", "web"), (POD_UID, "u-1")];
         let row = Operation::insert("Interface").column("name", "a_h").column("type", kind);
-        let row =
-            row.column("error", "could not set policing").column("external_ids", Value::string_map(ids));
+        let ids = Value::string_map(ids.into_iter().chain(marks.iter().copied()));
+        let row = row.column("error", "could not set policing").column("external_ids", ids);
         database.must(&[row.build()]);
         View::new(database.replica()).interface("a_h").unwrap()
     }
@@ -214,27 +284,68 @@ mod tests {
         pods
     }
 
+    fn seen(link: bool, namespace: bool) -> Seen {
+        Seen { link, namespace, superseded: false }
+    }
+
     #[test]
     fn k_071_only_what_nothing_can_use_is_lost() {
         let judge = |kind, pods: &Loaded<PodFacts>, link, namespace| {
-            verdict(&interface(kind, true), pods, link, namespace)
+            verdict(&interface(kind, true, &[]), pods, seen(link, namespace))
         };
         let (alive, gone, unknown) = (pods(Some("u-1"), true), pods(None, true), pods(None, false));
-        assert_eq!(judge("", &alive, false, true), Verdict::LinkGone);
+        assert_eq!(judge("", &alive, false, true), Verdict::LinkGone, "nobody knows how to make it again");
         assert_eq!(judge("", &alive, true, true), Verdict::Keep, "whatever else the switch complains about");
         assert_eq!(judge("", &gone, true, false), Verdict::PodGone);
         assert_eq!(judge("", &pods(Some("u-2"), true), true, false), Verdict::PodGone, "its successor");
         assert_eq!(judge("", &gone, true, true), Verdict::Keep, "somebody is still in there");
-        assert_eq!(
-            judge("", &unknown, true, false),
-            Verdict::Keep,
-            "nobody is gone before the list is complete"
-        );
+        for (link, namespace) in [(true, false), (false, false), (false, true)] {
+            for kind in ["", "internal"] {
+                let verdict = judge(kind, &unknown, link, namespace);
+                assert_eq!(verdict, Verdict::Keep, "nobody is gone before the list is complete");
+            }
+        }
         assert_eq!(judge("internal", &alive, false, true), Verdict::Keep, "its device is in the pod");
         assert_eq!(judge("internal", &alive, false, false), Verdict::LinkGone);
         for kind in ["geneve", "patch", "dpdkvhostuserclient"] {
             assert_eq!(judge(kind, &gone, false, false), Verdict::Keep, "{kind}");
         }
-        assert_eq!(verdict(&interface("", false), &gone, false, false), Verdict::Keep, "another's");
+        let others = interface("", false, &[]);
+        assert_eq!(verdict(&others, &gone, seen(false, false)), Verdict::Keep, "another's");
+    }
+
+    /// D73: the row is all that tells how to make the pair again.
+    #[test]
+    fn a_pair_that_can_be_made_again_is_not_lost() {
+        let marks = [(CONTAINER_ID, "c"), (IF_NAME, "eth0"), ("pod_netns", "/n"), (PROVIDER, "ovn")];
+        let row = interface("", true, &marks);
+        let alive = pods(Some("u-1"), true);
+        assert_eq!(verdict(&row, &alive, seen(false, true)), Verdict::Keep);
+        assert_eq!(verdict(&row, &alive, seen(false, false)), Verdict::LinkGone, "the sandbox is gone");
+        assert_eq!(verdict(&row, &pods(None, true), seen(false, true)), Verdict::LinkGone, "the pod is gone");
+        assert_eq!(verdict(&row, &pods(Some("u-2"), true), seen(false, true)), Verdict::LinkGone);
+        let older = Seen { superseded: true, ..seen(false, true) };
+        assert_eq!(verdict(&row, &alive, older), Verdict::LinkGone, "the pod has another sandbox");
+        let mut going = alive;
+        let mut pod = PodFacts::clone(going.objects.values().next().unwrap());
+        pod.deleting = true;
+        going.objects = Arc::new(BTreeMap::from([(PodFacts::key("web", "a"), Arc::new(pod))]));
+        assert_eq!(verdict(&row, &going, seen(false, true)), Verdict::LinkGone, "nobody mends it");
+    }
+
+    #[test]
+    fn only_a_namespace_that_is_not_there_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("unmounted");
+        std::fs::write(&file, "").unwrap();
+        for path in [folder.path().join("none"), file.join("below"), file, "".into(), "/proc/0/ns/net".into()]
+        {
+            let error = Namespace::open(&path).unwrap_err();
+            assert!(says_gone(&error), "{}: {error:?}", path.display());
+        }
+        for number in [libc::EMFILE, libc::ENFILE, libc::EACCES, libc::EPERM, libc::ENOMEM, libc::EINTR] {
+            let error = io::Error::from_raw_os_error(number);
+            assert!(!says_gone(&error), "{error:?}");
+        }
     }
 }

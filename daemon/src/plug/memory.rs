@@ -70,7 +70,11 @@ impl Own {
 /// The call that made a port, as far as the row tells. `None`: a port that
 /// Weir has not made.
 pub(super) fn request_of(interface: &Interface) -> Option<CniRequest> {
-    let id = |key| interface.external_id(key).map(str::to_owned);
+    request_from(|key| interface.external_id(key).map(str::to_owned))
+}
+
+/// The same from the row's external ids.
+pub(super) fn request_from(id: impl Fn(&str) -> Option<String>) -> Option<CniRequest> {
     Some(CniRequest {
         cni_type: PLUGIN_TYPE.to_owned(),
         pod_name: id("pod_name")?,

@@ -15,11 +15,13 @@ pub mod container;
 mod del;
 mod device;
 pub mod error;
+mod finish;
 mod gc;
 mod locks;
 pub mod lost;
 pub mod memory;
 pub mod names;
+mod notes;
 mod port;
 pub mod prepared;
 mod reaper;
@@ -57,6 +59,9 @@ pub struct NodeNetwork {
 /// As many interfaces are made at the same time; further calls queue.
 const AT_ONCE: usize = 128;
 
+/// How long a call waits for the switch's database before it looks at it: longer than a restart of OVS.
+const SWITCH: Duration = Duration::from_secs(10);
+
 /// How long calls wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
@@ -78,6 +83,11 @@ pub struct Patience {
 }
 
 impl Patience {
+    /// The same for what the switch has to do.
+    fn for_switch(&self, spent: Duration) -> Duration {
+        self.whole.saturating_sub(spent).max(Duration::from_secs(1)).min(self.installed)
+    }
+
     /// How long the gateways, which come last, may be silent when a call has run for `spent` already. Never nothing: a
     /// question takes a moment.
     fn for_gateway(&self, spent: Duration) -> Duration {
@@ -133,7 +143,7 @@ pub struct Plugger {
     pub prepared: prepared::Prepared,
     /// Interfaces that are being made at the same time: each costs sockets, a
     /// thread for a moment and buffers, and a node may start hundreds of pods at once.
-    pub(crate) at_once: tokio::sync::Semaphore,
+    pub at_once: tokio::sync::Semaphore,
     /// Deletes links.
     pub(crate) reaper: reaper::Reaper,
     /// One call per container.
@@ -194,6 +204,11 @@ impl Plugger {
         }
     }
 
+    /// Waits until the switch's database has been loaded: what is not in an empty view may be there.
+    async fn switch_is_known(&self) -> bool {
+        tokio::time::timeout(SWITCH, self.ovs.connected()).await.is_ok()
+    }
+
     fn begin(&self) -> Running<'_> {
         self.running.fetch_add(1, Ordering::Relaxed);
         Running(self)
@@ -228,6 +243,11 @@ mod tests {
         assert!(patience.for_gateway(before) >= Duration::from_secs(10));
         assert_eq!(patience.for_gateway(Duration::ZERO), patience.gateway);
         assert_eq!(patience.for_gateway(Duration::from_secs(1000)), Duration::from_secs(1));
+        // After a queue the switch has what is left.
+        assert_eq!(patience.for_switch(Duration::ZERO), patience.installed);
+        assert_eq!(patience.for_switch(Duration::from_secs(90)), Duration::from_secs(10));
+        assert_eq!(patience.for_switch(Duration::from_secs(1000)), Duration::from_secs(1));
+        assert!(SWITCH + patience.installed < cni::plugin::CHECK_TIMEOUT);
         // Kubelet waits four minutes for a sandbox (twice its runtime-request-timeout).
         assert!(cni::plugin::ADD_TIMEOUT < Duration::from_secs(240));
     }

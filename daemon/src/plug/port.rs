@@ -1,12 +1,15 @@
 //! The OVS port of a pod's interface, and waiting for the switch.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cni::api::CniRequest;
 
 use super::add::failed;
 use super::error::PlugError;
 use super::target::Target;
 use super::wanted::NicKind;
-use super::{CONTAINER_ID, IF_NAME, NETWORK, POD_UID, PROVIDER, Plugger, ROUTES};
+use super::{CONTAINER_ID, IF_NAME, NETWORK, POD_UID, PROVIDER, Plugger, ROUTES, names, notes};
 use crate::ovs::{BR_INT, Installed, PortSpec, View, plan};
 
 /// The wish for the port.
@@ -53,11 +56,45 @@ pub(super) fn spec(target: &Target<'_>) -> PortSpec {
 }
 
 impl Plugger {
+    /// Whether the port's name is this interface's to use.
+    ///
+    /// # Errors
+    /// The row of that name is another interface's.
+    pub(super) fn is_free(&self, target: &Target<'_>) -> Result<(), PlugError> {
+        let request = target.request;
+        let row = self.ovs.view().interface(&target.port);
+        let anothers =
+            row.filter(|row| names::is_anothers(row, &request.container_id, &target.wanted.if_name));
+        let Some(row) = anothers else { return Ok(()) };
+        let mark = |key| row.external_id(key).unwrap_or_default();
+        let message = format!(
+            "OVS port {} is interface {} of pod {}/{}, container {}",
+            target.port,
+            mark(IF_NAME),
+            mark("pod_namespace"),
+            mark("pod_name"),
+            mark(CONTAINER_ID)
+        );
+        Err(failed(message).remedy("the runtime tries again, and the interface gets another name"))
+    }
+
     /// Makes the port, or makes it as wanted.
     pub(super) async fn ensure_port(&self, target: &Target<'_>) -> Result<(), PlugError> {
+        self.is_free(target)?;
         let spec = spec(target);
         self.own.makes(&spec.name);
         self.ovs.apply(|view| plan::ensure_port(view, &spec)).await.map_err(failed)
+    }
+
+    /// The interface is whole: nothing has to be made again.
+    pub(super) async fn forget_notes(&self, request: &CniRequest) -> Result<(), PlugError> {
+        let noted =
+            |view: &View| notes::of(view, &request.container_id, &request.if_name).collect::<Vec<_>>();
+        if noted(&self.ovs.view()).is_empty() {
+            return Ok(());
+        }
+        let wish = |view: &View| Ok(notes::erase(view, noted(view).iter().map(String::as_str)));
+        self.ovs.apply(wish).await.map_err(failed)
     }
 
     /// Takes the port out of the switch ([`crate::ovs::Ovs::forget_port`]).
@@ -70,8 +107,8 @@ impl Plugger {
     }
 
     /// Waits for ovn-controller to have installed the port's flows.
-    pub(super) async fn wait_installed(&self, port: &str) -> Result<(), PlugError> {
-        let waited = self.wait_port(port, |view| match view.installed(port) {
+    pub(super) async fn wait_installed(&self, port: &str, patience: Duration) -> Result<(), PlugError> {
+        let waited = self.wait_port(port, patience, |view| match view.installed(port) {
             Installed::Yes => Progress::Done,
             Installed::Missing => Progress::Never("the OVS port was removed while ADD waited".into()),
             Installed::Waiting => Progress::NotYet("ovn-controller has not installed it".into()),
@@ -83,8 +120,8 @@ impl Plugger {
     }
 
     /// Waits for ovs-vswitchd to have opened the port's device.
-    pub(super) async fn wait_opened(&self, port: &str) -> Result<(), PlugError> {
-        let waited = self.wait_port(port, |view| match view.interface(port) {
+    pub(super) async fn wait_opened(&self, port: &str, patience: Duration) -> Result<(), PlugError> {
+        let waited = self.wait_port(port, patience, |view| match view.interface(port) {
             None => Progress::Never("the OVS port was removed while ADD waited".into()),
             Some(interface) if interface.ofport() > Some(0) => Progress::Done,
             Some(interface) => Progress::NotYet(match interface.error() {
@@ -97,8 +134,8 @@ impl Plugger {
 
     /// Waits for the patch port by which an underlay subnet reaches the
     /// physical network: before, questions about its addresses go nowhere.
-    pub(super) async fn wait_localnet(&self, patch: &str) -> Result<(), PlugError> {
-        let waited = self.wait_port(patch, |view| match view.interface(patch) {
+    pub(super) async fn wait_localnet(&self, patch: &str, patience: Duration) -> Result<(), PlugError> {
+        let waited = self.wait_port(patch, patience, |view| match view.interface(patch) {
             Some(_) => Progress::Done,
             None => Progress::NotYet("ovn-controller has not made it".into()),
         });
@@ -107,7 +144,12 @@ impl Plugger {
         })
     }
 
-    async fn wait_port(&self, port: &str, look: impl Fn(&View) -> Progress) -> Result<(), PlugError> {
+    async fn wait_port(
+        &self,
+        port: &str,
+        patience: Duration,
+        look: impl Fn(&View) -> Progress,
+    ) -> Result<(), PlugError> {
         let mut views = self.ovs.subscribe();
         let mut why = String::new();
         let wait = async {
@@ -122,12 +164,11 @@ impl Plugger {
                 }
             }
         };
-        match tokio::time::timeout(self.patience.installed, wait).await {
+        match tokio::time::timeout(patience, wait).await {
             Ok(result) => result,
-            Err(_) => Err(failed(format!(
-                "the OVS interface {port} is not ready after {:?}: {why}",
-                self.patience.installed
-            ))),
+            Err(_) => {
+                Err(failed(format!("the OVS interface {port} is not ready after {patience:.1?}: {why}")))
+            }
         }
     }
 }

@@ -5,7 +5,8 @@
 //! or take its port out of the switch. Looked at when a device comes or goes, when the switch's rows change without our
 //! doing, when the database comes back, and slowly otherwise; everything that the interface was made of is in the row's
 //! external ids (or was, see [`Memory`]) and in the pod's annotations. What is inside a running pod is its own: where the
-//! device is there, only the switch's side is put right.
+//! device is there, only the switch's side is put right. Each port is mended in a task of its own: what one waits for
+//! (OVN, a device that does not open) holds up no other, and what can't be mended now is looked at again soon.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,19 +16,23 @@ use std::time::Duration;
 use cni::api::CniRequest;
 use serde_json::json;
 use tokio::sync::broadcast;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::add::{Made, Phases, failed};
 use super::error::PlugError;
-use super::memory::{Memory, request_of};
+use super::locks::RunningAdd;
+use super::lost::says_gone;
+use super::memory::{Memory, Seen, request_of};
 use super::names::{INTERNAL, is_host_end};
 use super::target::Target;
-use super::wanted::{NicKind, Readiness, readiness};
-use super::{CONTAINER_ID, IF_NAME, Plugger, port};
+use super::wanted::{NicKind, Readiness, readiness_again};
+use super::{CONTAINER_ID, IF_NAME, Plugger, notes, port};
 use crate::changes::Changes;
 use crate::kube::{EventType, ObjectRef, PodFacts};
 use crate::netlink::{Change, Netlink};
-use crate::ovs::{Interface, View, plan};
+use crate::ovs::{Interface, View, plan, qos};
 use crate::sys::Namespace;
 
 /// All ports are looked at this often even if nothing happened.
@@ -43,7 +48,7 @@ pub(super) fn is_internal(interface: &Interface) -> bool {
 }
 
 /// Another sandbox of the pod has this interface now.
-fn superseded(view: &View, request: &CniRequest, port: &str) -> bool {
+pub(super) fn superseded(view: &View, request: &CniRequest, port: &str) -> bool {
     view.interfaces().any(|other| {
         other.name() != port
             && other.external_id("iface-id").is_some()
@@ -66,85 +71,176 @@ pub struct Replugged {
 /// A port to look at: the call that made it, and whether its device is ovs-vswitchd's.
 type Suspect = (CniRequest, bool);
 
-impl Plugger {
-    /// One pass over the devices of pods' ports. With `thorough`, internal devices that are neither in the pod nor on
-    /// the host are noticed too.
-    pub async fn replug(&self, thorough: bool) -> Replugged {
-        let view = self.ovs.view();
-        let ports: Vec<Interface> = view.interfaces().filter(|interface| interface.is_pod_port()).collect();
-        if ports.is_empty() || !view.is_connected() {
-            return Replugged::default();
+/// What became of one port.
+struct Ended {
+    port: String,
+    /// Where the switch's rows told of it.
+    seen: Option<Seen>,
+    /// Whether it needed mending and was mended.
+    mended: Result<bool, PlugError>,
+}
+
+/// Finds ports that lost something and mends them.
+struct Mender {
+    plugger: Arc<Plugger>,
+    memory: Memory,
+    tasks: JoinSet<Ended>,
+    /// Ports that the tasks are at work on.
+    at_work: BTreeSet<String>,
+    /// Ports to be looked at again soon.
+    again: BTreeSet<String>,
+}
+
+impl Mender {
+    fn new(plugger: Arc<Plugger>) -> Self {
+        Self {
+            plugger,
+            memory: Memory::default(),
+            tasks: JoinSet::default(),
+            at_work: BTreeSet::default(),
+            again: BTreeSet::default(),
         }
-        let host: BTreeSet<String> = match self.host.netlink.links().await {
+    }
+
+    /// Whether anything can be told: which pods live is not known before all are loaded.
+    fn can_tell(&self, view: &View) -> bool {
+        view.is_connected() && self.plugger.cluster.pods.get().synced
+    }
+
+    /// Looks at the devices of pods' ports; with `thorough`, and of the ports in `again`, internal ones that are neither in
+    /// the pod nor on the host are noticed too. `false`: it could not look.
+    async fn devices(&mut self, thorough: bool, again: &BTreeSet<String>) -> bool {
+        let view = self.plugger.ovs.view();
+        if !self.can_tell(&view) {
+            return false;
+        }
+        let host: BTreeSet<String> = match self.plugger.host.netlink.links().await {
             Ok(links) => links.into_iter().map(|link| link.name).collect(),
             Err(error) => {
                 tracing::warn!(error = %error, "the links can't be listed; ports stay as they are");
-                let failed = ports.iter().map(|port| port.name().to_owned()).collect();
-                return Replugged { failed, ..Replugged::default() };
+                return false;
             }
         };
-        let suspects = ports.into_iter().filter_map(|port| {
-            let there = host.contains(port.name());
-            let suspect =
-                if is_internal(&port) { thorough || there } else { port.kind().is_empty() && !there };
-            let request = request_of(&port).filter(|_| suspect)?;
-            Some((port.name().to_owned(), (request, is_internal(&port))))
-        });
-        self.mend(suspects.collect()).await
+        let mut suspects = BTreeMap::new();
+        for port in view.interfaces().filter(Interface::is_pod_port) {
+            let (name, internal) = (port.name().to_owned(), is_internal(&port));
+            let there = host.contains(&name);
+            let suspect = match internal {
+                true => thorough || there || again.contains(&name),
+                false => port.kind().is_empty() && !there,
+            };
+            if let Some(request) = request_of(&port).filter(|_| suspect) {
+                suspects.insert(name, (request, internal));
+            }
+        }
+        // Of an agent that died while it mended.
+        suspects.extend(notes::all(&view).map(|note| (note.port, (note.request, note.internal))));
+        for (port, suspect) in suspects {
+            self.begin(&port, suspect, None);
+        }
+        true
     }
 
-    /// One pass over the switch's rows: ports that others removed or changed since the last.
-    pub async fn restore(&self, memory: &mut Memory) -> Replugged {
-        let view = self.ovs.view();
+    /// Looks at the switch's rows: ports that others removed or changed since the last look.
+    fn rows(&mut self) {
+        let view = self.plugger.ovs.view();
         if !view.is_connected() {
-            return Replugged::default();
+            return;
         }
-        let mut touched = memory.look(&view, &self.own);
-        let suspects =
-            touched.iter().map(|(port, seen)| (port.clone(), (seen.request.clone(), seen.internal)));
-        let result = self.mend(suspects.collect()).await;
-        for port in &result.failed {
-            if let Some(seen) = touched.remove(port) {
-                memory.put_back(port, seen);
+        for (port, seen) in self.memory.look(&view, &self.plugger.own) {
+            if self.can_tell(&view) {
+                self.begin(&port, (seen.request.clone(), seen.internal), Some(seen));
+            } else {
+                self.put_back(&port, Some(seen));
             }
         }
-        result
     }
 
-    async fn mend(&self, suspects: BTreeMap<String, Suspect>) -> Replugged {
-        let mut result = Replugged::default();
-        let work = suspects.into_iter().filter_map(|(port, (request, internal))| {
+    fn put_back(&mut self, port: &str, seen: Option<Seen>) {
+        self.again.insert(port.to_owned());
+        if let Some(seen) = seen {
+            self.memory.put_back(port, seen);
+        }
+    }
+
+    /// Starts to mend a port, if it has to be and nobody else is at work on it.
+    fn begin(&mut self, port: &str, (request, internal): Suspect, seen: Option<Seen>) {
+        if self.at_work.contains(port) {
+            // This may be the task's own doing, or somebody's since.
+            return self.put_back(port, seen);
+        }
+        let namespace = match Namespace::open(Path::new(&request.net_ns)) {
+            Ok(namespace) => namespace,
             // The sandbox is gone, or DEL is on its way: nothing to mend.
-            let namespace = Namespace::open(Path::new(&request.net_ns)).ok()?;
-            Some(async move {
-                let mended = self.mend_one(&request, &port, internal, &namespace).await;
-                (port, mended)
-            })
-        });
-        for (port, outcome) in futures::future::join_all(work).await {
-            match outcome {
-                Ok(false) => {}
-                Ok(true) => result.done.push(port),
-                Err(error) => {
-                    tracing::warn!(port, error = %error, "a port of a running pod could not be mended");
-                    result.failed.push(port);
-                }
+            Err(error) if says_gone(&error) => return,
+            Err(error) => {
+                tracing::warn!(port, error = %error, "a pod's namespace can't be opened");
+                return self.put_back(port, seen);
             }
-        }
-        result
+        };
+        // A DEL that comes from now on ends the waits.
+        let running = self.plugger.locks.running(&request.container_id, &request.if_name);
+        // An ADD or DEL of the container knows better.
+        let Some(lock) = self.plugger.locks.try_lock(&request.container_id) else {
+            return self.put_back(port, seen);
+        };
+        let (plugger, port) = (self.plugger.clone(), port.to_owned());
+        self.at_work.insert(port.clone());
+        self.tasks.spawn(crate::steps::inherited(async move {
+            let _lock = lock;
+            let mended = plugger.mend(&request, &port, internal, &namespace, &running).await;
+            Ended { port, seen, mended }
+        }));
     }
 
-    /// Whether the port needed mending and was mended.
-    async fn mend_one(
+    /// The next port that a task is through with; `None` without tasks.
+    async fn next(&mut self) -> Option<Ended> {
+        loop {
+            match self.tasks.join_next().await? {
+                Ok(ended) => {
+                    self.at_work.remove(&ended.port);
+                    return Some(ended);
+                }
+                Err(error) => tracing::error!(error = %error, "the mending of a port ended abnormally"),
+            }
+        }
+    }
+
+    /// Takes in what became of a port; the port if it was mended.
+    fn end(&mut self, ended: Ended) -> Option<String> {
+        match ended.mended {
+            Ok(mended) => mended.then_some(ended.port),
+            Err(error) => {
+                tracing::warn!(port = ended.port, error = %error, "a port of a running pod could not be mended");
+                self.put_back(&ended.port, ended.seen);
+                None
+            }
+        }
+    }
+}
+
+impl Plugger {
+    /// One pass over the devices of pods' ports, to its end. With `thorough`, internal devices that are neither in the
+    /// pod nor on the host are noticed too.
+    pub async fn replug(self: &Arc<Self>, thorough: bool) -> Replugged {
+        let mut mender = Mender::new(self.clone());
+        mender.devices(thorough, &BTreeSet::new()).await;
+        let mut done = Vec::new();
+        while let Some(ended) = mender.next().await {
+            done.extend(mender.end(ended));
+        }
+        Replugged { done, failed: mender.again.into_iter().collect() }
+    }
+
+    /// Whether the port needed mending and was mended; the container's lock is held.
+    async fn mend(
         &self,
         request: &CniRequest,
         port: &str,
         internal: bool,
         namespace: &Namespace,
+        running: &RunningAdd,
     ) -> Result<bool, PlugError> {
-        // An ADD or DEL of the container knows better.
-        let _lock = self.locks.lock(&request.container_id).await;
-        let running = self.locks.running(&request.container_id, &request.if_name);
         let view = self.ovs.view();
         let row = view.interface(port);
         // A path of /proc may mean somebody else's namespace by now; the host's it must never be.
@@ -154,7 +250,11 @@ impl Plugger {
         }
         let alive = |pod: &Arc<PodFacts>| !pod.deleting && !pod.finished && pod.is_called(&request.pod_uid);
         let Some(pod) = self.pod(request).filter(alive) else { return Ok(false) };
-        let wanted = match readiness(request, &pod) {
+        let limits = match (&row, self.limits.get(port)) {
+            (None, Some(entry)) => entry.wanted,
+            _ => qos::of(&view, port),
+        };
+        let wanted = match readiness_again(request, &pod, limits) {
             // An annotation that was changed since is obeyed by the pod's successor.
             Readiness::Ready(mut wanted) => {
                 wanted.nic = if internal { NicKind::Internal } else { NicKind::Veth };
@@ -172,10 +272,13 @@ impl Plugger {
         let network = network.ok_or_else(|| failed("the node's network is not initialised yet"))?;
         let nodes = self.cluster.nodes.get();
         let node = nodes.objects.get(self.node.as_str()).map(|node| &**node);
-        let mut target = Target::new(request, &wanted, subnet, &network, node, false)?;
-        target.port = port.to_owned();
+        let mut target = Target::new(request, &wanted, subnet, &network, node, false)?.of_a_running_pod();
+        target.take_port(port);
         let here = self.host.netlink.link(port).await.map_err(failed)?;
+        // An agent that died while it made it left nobody knows what.
+        let half_made = notes::of(&view, &request.container_id, &request.if_name).next().is_some();
         let device_is_there = match internal {
+            _ if half_made => false,
             false => here.is_some(),
             true if here.is_some() || row.is_none() => false,
             true => {
@@ -183,25 +286,38 @@ impl Plugger {
                 inside.link(&request.if_name).await.map_err(failed)?.is_some()
             }
         };
-        if device_is_there {
+        let patience = self.patience.installed;
+        let waited = if device_is_there {
             let as_wanted = plan::ensure_port(&view, &port::spec(&target)).map_err(failed)?.is_empty();
             if row.is_some() && as_wanted {
                 return Ok(false);
             }
             self.ensure_port(&target).await?;
             tokio::select! {
-                installed = self.wait_installed(port) => installed?,
+                waited = self.wait_installed(port, patience) => waited,
                 // A DEL wants the container.
                 () = running.cancelled.cancelled() => return Ok(false),
             }
         } else {
+            let spec = port::spec(&target);
+            self.ovs.apply(|view| notes::write(view, &spec)).await.map_err(failed)?;
             let mut phase = Phases::start(&request.container_id);
-            let mut plugged = self.make(&target, namespace, &mut Made::default(), &mut phase).await?;
-            tokio::select! {
-                finished = self.finish(&target, namespace, &mut plugged, &mut phase) => finished?,
+            let (mut container, link) =
+                self.make(&target, namespace, &mut Made::default(), &mut phase).await?;
+            self.forget_notes(request).await?;
+            // Its gateway's silence, and all else that an ADD has to tell, are no news to a running pod.
+            let waited = tokio::select! {
+                waited = self.settle(&target, &container, &link, patience) => waited,
                 () = running.cancelled.cancelled() => return Ok(false),
+            };
+            if let Some(announcement) =
+                container.announcement(&link, target.interface.mac, &target.interface.addresses)
+            {
+                self.announce(announcement);
             }
-        }
+            waited
+        };
+        waited?;
         self.own.made(&port::spec(&target), request);
         let object = ObjectRef::pod(&request.pod_namespace, &request.pod_name, &wanted.pod_uid);
         let message = format!("interface={} node={}", request.if_name, self.node);
@@ -218,35 +334,58 @@ pub async fn run(
     cancel: CancellationToken,
 ) {
     let mut views = plugger.ovs.subscribe();
-    let mut memory = Memory::default();
+    let mut mender = Mender::new(plugger.clone());
     // Devices of ports: whether to look at them, and how.
     let mut devices = Some(true);
+    let mut verify = Instant::now() + VERIFY;
+    let mut retry = None;
     loop {
         tokio::select! {
             () = cancel.cancelled() => return,
             () = plugger.ovs.connected() => {}
         }
         views.mark_unchanged();
-        let mut result = plugger.restore(&mut memory).await;
-        if let Some(thorough) = devices.take() {
-            let more = plugger.replug(thorough).await;
-            result.done.extend(more.done);
-            result.failed.extend(more.failed);
+        let again = devices.map(|_| std::mem::take(&mut mender.again)).unwrap_or_default();
+        mender.rows();
+        if let Some(thorough) = devices {
+            retry = None;
+            if mender.devices(thorough, &again).await {
+                devices = None;
+            } else {
+                mender.again.extend(again);
+            }
         }
-        if !result.done.is_empty() {
-            tracing::info!(ports = ?result.done, "pods have their ports again");
-            feed.say("replug", json!({"ports": result.done}));
+        if retry.is_none() && !(mender.again.is_empty() && devices.is_none()) {
+            retry = Some(Instant::now() + RETRY);
         }
-        let sleep = tokio::time::sleep(if result.failed.is_empty() { VERIFY } else { RETRY });
+        let sleep = tokio::time::sleep_until(retry.unwrap_or(verify).min(verify));
         tokio::pin!(sleep);
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
-                () = &mut sleep => devices = Some(true),
+                () = &mut sleep => {
+                    let due = Instant::now() >= verify;
+                    if due {
+                        verify = Instant::now() + VERIFY;
+                    }
+                    devices = Some(devices.unwrap_or_default() || due);
+                }
+                Some(ended) = mender.next() => {
+                    if let Some(port) = mender.end(ended) {
+                        tracing::info!(port, "a pod has its port again");
+                        feed.say("replug", json!({"ports": [port]}));
+                    }
+                    if retry.is_none() && !mender.again.is_empty() {
+                        let soon = Instant::now() + RETRY;
+                        retry = Some(soon);
+                        sleep.as_mut().reset(soon.min(verify));
+                    }
+                    continue;
+                }
                 changed = views.changed() => if changed.is_err() { return },
                 change = changes.recv() => match change {
                     Ok(change) => match look_for(&change, &plugger) {
-                        Some(thorough) => devices = Some(thorough),
+                        Some(thorough) => devices = Some(devices.unwrap_or_default() || thorough),
                         None => continue,
                     },
                     Err(broadcast::error::RecvError::Lagged(_)) => devices = Some(true),

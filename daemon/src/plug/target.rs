@@ -64,7 +64,10 @@ pub(super) struct Target<'a> {
     pub gateways: Vec<IpAddr>,
     /// How much they have to.
     pub check: GatewayCheck,
-    /// Look for other owners of the addresses: the physical network is not OVN's.
+    /// Addresses and routes come when the port is connected to the physical network: that is not OVN's, and somebody
+    /// there may have them.
+    pub late: bool,
+    /// Ask that network for other owners of the IPv4 ones. (IPv6 always has the kernel's own detection.)
     pub detect: bool,
     /// Routing rules on the host that the pod's first packet needs.
     pub rules: Vec<PolicyRule>,
@@ -88,6 +91,7 @@ impl<'a> Target<'a> {
         let mtu = mtu(wanted, subnet, network, node)?;
         let u2o = u2o_addresses(subnet)?;
         let underlay = subnet.is_underlay();
+        let late = underlay && !wanted.migrating && !wanted.addresses.is_empty();
         let mut gateways: Vec<IpAddr> =
             u2o.iter().chain(&wanted.gateways).filter(|ip| has_family(wanted, ip)).copied().collect();
         gateways.dedup();
@@ -118,7 +122,8 @@ impl<'a> Target<'a> {
                 () => GatewayCheck::Required,
             },
             gateways,
-            detect: detect_conflicts && underlay && !wanted.migrating && !wanted.addresses.is_empty(),
+            late,
+            detect: detect_conflicts && late,
             rules: rules_of_pod(subnet, &wanted.addresses),
             localnet: underlay
                 .then(|| format!("patch-{}-to-{BR_INT}", crds::names::localnet_port(&subnet.name))),
@@ -152,6 +157,27 @@ impl<'a> Target<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The same for a pod that runs, and has its addresses: nothing is asked before it has them again.
+    pub(super) fn of_a_running_pod(self) -> Self {
+        Self { late: false, detect: false, check: GatewayCheck::Off, ..self }
+    }
+
+    /// Whether all gateways of at least one family answer, when those in `silent` do not: with that the pod can work.
+    pub(super) fn one_family_answers(&self, silent: &[IpAddr]) -> bool {
+        [false, true].into_iter().any(|ipv6| {
+            let mut own = self.gateways.iter().filter(|ip| ip.is_ipv6() == ipv6).peekable();
+            own.peek().is_some() && own.all(|ip| !silent.contains(ip))
+        })
+    }
+
+    /// Takes the port that is there, or is free, whatever its name.
+    pub(super) fn take_port(&mut self, name: &str) {
+        if let Some(stem) = [names::HOST, names::INTERNAL].iter().find_map(|end| name.strip_suffix(end)) {
+            self.interface.alias = format!("{stem}{}", names::INTERNAL);
+        }
+        name.clone_into(&mut self.port);
     }
 
     /// The name of the device in the pod's namespace before anything names it

@@ -17,6 +17,7 @@ fn wanted(addresses: &[&str]) -> Wanted {
             .collect(),
         default_route: true,
         routes: Vec::new(),
+        bad_routes: Vec::new(),
         is_ovn: true,
         qos: crate::ovs::PortQos::default(),
         qos_notes: Vec::new(),
@@ -169,6 +170,27 @@ fn u2o_pods_leave_by_the_interconnection_and_both_gateways_are_asked() {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     assert_eq!(target.interface.default_gateways, [ip("10.16.0.9")]);
     assert_eq!(target.gateways, [ip("10.16.0.9"), ip("10.16.0.1")]);
+    assert!(target.one_family_answers(&[]));
+    for silent in ["10.16.0.9", "10.16.0.1"] {
+        assert!(!target.one_family_answers(&[ip(silent)]), "{silent} has to answer too");
+    }
+}
+
+#[test]
+fn one_family_is_enough_for_a_pod_of_two() {
+    let mut subnet = SubnetFacts { u2o_interconnection: true, ..underlay() };
+    subnet.u2o_interconnection_ip = "10.16.0.9,fd00::9".into();
+    let target = decide(&wanted(&["10.16.0.5/16", "fd00::5/112"]), &subnet, None).unwrap();
+    for (silent, enough) in [
+        (&["fd00::9"][..], true),
+        (&["fd00::1", "fd00::9"], true),
+        (&["10.16.0.9"], true),
+        (&["10.16.0.9", "fd00::9"], false),
+        (&["10.16.0.1", "fd00::9", "fd00::1"], false),
+    ] {
+        let silent: Vec<IpAddr> = silent.iter().map(|text| text.parse().unwrap()).collect();
+        assert_eq!(target.one_family_answers(&silent), enough, "{silent:?}");
+    }
 }
 
 #[test]
@@ -182,6 +204,9 @@ fn duplicates_are_looked_for_where_they_can_be() {
     let (request, network) = (request(), network());
     let off = Target::new(&request, &wanted, &underlay(), &network, None, false).unwrap();
     assert!(!off.detect && !off.interface.no_dad, "the kernel's own detection stays");
+    assert!(off.late && physical.late && !overlay.late, "which needs the physical network");
+    let running = physical.of_a_running_pod();
+    assert!(!running.late && !running.detect && running.check == GatewayCheck::Off);
 }
 
 #[test]

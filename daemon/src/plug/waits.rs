@@ -143,12 +143,7 @@ impl Plugger {
 
     /// Ends when nobody wants the interface any more: the pod is being deleted,
     /// or gone, or another one of its name; or DEL came.
-    pub(super) async fn abandoned(
-        &self,
-        request: &CniRequest,
-        uid: &str,
-        running: &RunningAdd<'_>,
-    ) -> PlugError {
+    pub(super) async fn abandoned(&self, request: &CniRequest, uid: &str, running: &RunningAdd) -> PlugError {
         let key = PodFacts::key(&request.pod_namespace, &request.pod_name);
         let mut pods = self.cluster.pods.subscribe();
         let goes = pods.wait_for(|pods| {

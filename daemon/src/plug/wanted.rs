@@ -10,6 +10,7 @@ use cni::api::{CniRequest, PLUGIN_TYPE, Route as ApiRoute};
 use ipnet::IpNet;
 
 use super::error::{PlugError, Stage};
+use super::names;
 use crate::kube::{PodFacts, SubnetFacts};
 use crate::netlink::Mac;
 use crate::ovs::PortQos;
@@ -39,6 +40,8 @@ pub struct Wanted {
     pub default_route: bool,
     /// Extra routes: destination (absent: default) and gateway.
     pub routes: Vec<(Option<IpNet>, Option<IpAddr>)>,
+    /// Routes that are none, for the event.
+    pub bad_routes: Vec<String>,
     /// The provider is OVN's and the interface is ours to make.
     pub is_ovn: bool,
     /// Limits of its traffic.
@@ -119,7 +122,17 @@ pub fn check_provider<'a>(
 
 /// Reads the pod's annotations.
 pub fn readiness(request: &CniRequest, pod: &PodFacts) -> Readiness {
-    match read(request, pod) {
+    ready(read(request, pod, None))
+}
+
+/// The same for a pod that runs and lost a part of its interface. What somebody wrote into the annotations since must not
+/// cost it its network: limits that can't be read stay `as_before`, and such routes are none.
+pub fn readiness_again(request: &CniRequest, pod: &PodFacts, as_before: PortQos) -> Readiness {
+    ready(read(request, pod, Some(as_before)))
+}
+
+fn ready(read: Result<Wanted, Stop>) -> Readiness {
+    match read {
         Ok(wanted) => Readiness::Ready(Box::new(wanted)),
         Err(Stop::Wait(stage, text)) => Readiness::Waiting(stage, text),
         Err(Stop::Fail(error)) => Readiness::Failed(error),
@@ -135,10 +148,10 @@ fn wait(text: impl Into<String>) -> Stop {
     Stop::Wait(Stage::WaitAddress, text.into())
 }
 
-fn read(request: &CniRequest, pod: &PodFacts) -> Result<Wanted, Stop> {
+fn read(request: &CniRequest, pod: &PodFacts, as_before: Option<PortQos>) -> Result<Wanted, Stop> {
     let base =
         if request.provider.is_empty() { crds::keys::DEFAULT_PROVIDER } else { request.provider.as_str() };
-    let if_name = if request.if_name.is_empty() { "eth0" } else { request.if_name.as_str() };
+    let if_name = names::in_pod(&request.if_name);
     // The same attachment twice in one pod: annotations and names carry the
     // interface's name.
     let with_name = format!("{base}.{if_name}");
@@ -188,11 +201,22 @@ fn read(request: &CniRequest, pod: &PodFacts) -> Result<Wanted, Stop> {
 
     let annotated: Vec<ApiRoute> = match pod.annotation(base, "routes") {
         None => Vec::new(),
-        Some(json) => serde_json::from_str(json).map_err(|error| {
-            Stop::Fail(PlugError::new(Stage::ParseRoutes, format!("annotation routes: {error}")))
-        })?,
+        Some(json) => match serde_json::from_str(json) {
+            Ok(routes) => routes,
+            Err(_) if as_before.is_some() => Vec::new(),
+            Err(error) => {
+                let message = format!("annotation routes: {error}");
+                return Err(Stop::Fail(PlugError::new(Stage::ParseRoutes, message)));
+            }
+        },
     };
-    let routes = request.routes.iter().chain(&annotated).filter_map(parse_route).collect();
+    let (mut routes, mut bad_routes) = (Vec::new(), Vec::new());
+    for route in request.routes.iter().chain(&annotated) {
+        match parse_route(route) {
+            Some(route) => routes.push(route),
+            None => bad_routes.push(format!("dst={:?} gw={:?}", route.dst, route.gw)),
+        }
+    }
 
     // A virtual machine's port keeps the machine's name through migrations.
     let owner = get("virtualmachine").unwrap_or(&request.pod_name);
@@ -201,10 +225,16 @@ fn read(request: &CniRequest, pod: &PodFacts) -> Result<Wanted, Stop> {
         port_name = format!("{port_name}.{if_name}");
     }
     // Before anything is made: the runtime asks again, and finds the annotation corrected.
-    let limits = limits::read(get).map_err(|error| {
-        let remedy = error.remedy.clone();
-        Stop::Fail(PlugError::new(Stage::ConfigureNic, error.to_string()).code(7).remedy(remedy))
-    })?;
+    let limits = match (limits::read(get), as_before) {
+        (Ok(limits), _) => limits,
+        (Err(_), Some(qos)) => limits::Limits { qos, ..limits::Limits::default() },
+        (Err(error), None) => {
+            let refused = PlugError::new(Stage::ConfigureNic, error.to_string()).code(7);
+            return Err(Stop::Fail(refused.remedy(error.remedy)));
+        }
+    };
+    // An older executable does not say of what type it is.
+    let is_ours = request.cni_type.is_empty() || request.cni_type == PLUGIN_TYPE;
     let mut unsupported = Vec::new();
     let nic = match get("pod_nic_type") {
         Some("internal-port") => NicKind::Internal,
@@ -227,7 +257,8 @@ fn read(request: &CniRequest, pod: &PodFacts) -> Result<Wanted, Stop> {
         gateways,
         default_route,
         routes,
-        is_ovn: request.cni_type == PLUGIN_TYPE && is_ovn_provider(base_provider(base, if_name)),
+        bad_routes,
+        is_ovn: is_ours && is_ovn_provider(base_provider(base, if_name)),
         qos: limits.qos,
         qos_notes: limits.notes,
         unsupported,
@@ -283,8 +314,8 @@ fn parse_list<T: std::str::FromStr>(text: &str) -> Result<Vec<T>, &str> {
         .collect()
 }
 
-/// A route with neither part, or a part that does not parse, is left out (as
-/// upstream, which logs it).
+/// A route with neither part, or a part that does not parse, is left out and
+/// told of (node contract §2.4 step 7).
 fn parse_route(route: &ApiRoute) -> Option<(Option<IpNet>, Option<IpAddr>)> {
     let destination = match route.dst.as_str() {
         "" => None,

@@ -28,6 +28,8 @@ struct Inner {
     events: broadcast::Sender<(String, Value)>,
     /// Wakes those who wait for a write of the agent.
     writes: watch::Sender<u64>,
+    /// Kinds whose lists and watches are not answered for now.
+    held: watch::Sender<BTreeSet<String>>,
 }
 
 #[derive(Default)]
@@ -91,6 +93,7 @@ impl FakeApi {
             editing: Mutex::default(),
             events: broadcast::Sender::new(4096),
             writes: watch::Sender::new(0),
+            held: watch::Sender::default(),
         };
         let api = Self(Arc::new(inner));
         let router = Router::new()
@@ -173,6 +176,21 @@ impl FakeApi {
     /// Has an object without telling the watches of it, until it is [`FakeApi::put`].
     pub fn put_silently(&self, plural: &str, object: Value) {
         self.0.state.lock().unwrap().objects.insert((plural.to_owned(), key(&object)), object);
+    }
+
+    /// Lists and watches of a kind that are asked for from now on wait until [`FakeApi::release`].
+    pub fn hold(&self, plural: &str) {
+        self.0.held.send_modify(|held| _ = held.insert(plural.to_owned()));
+    }
+
+    /// Answers them.
+    pub fn release(&self, plural: &str) {
+        self.0.held.send_modify(|held| _ = held.remove(plural));
+    }
+
+    async fn wait_released(&self, plural: &str) {
+        let mut held = self.0.held.subscribe();
+        let _ = held.wait_for(|held| !held.contains(plural)).await;
     }
 
     /// How often a single object was asked for.
@@ -288,6 +306,7 @@ async fn list_core(
     Path(plural): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Response {
+    api.wait_released(&plural).await;
     api.list(&plural, query.as_deref().unwrap_or_default())
 }
 
@@ -296,6 +315,7 @@ async fn list_group(
     Path((_, plural)): Path<(String, String)>,
     RawQuery(query): RawQuery,
 ) -> Response {
+    api.wait_released(&plural).await;
     api.list(&plural, query.as_deref().unwrap_or_default())
 }
 

@@ -150,6 +150,16 @@ impl Node {
         self.plugger = Arc::new(new);
     }
 
+    /// An API server that has the events of the agent; of the one that runs now.
+    pub fn take_events(&mut self) -> api::FakeApi {
+        let (api, url) = api::FakeApi::start(&Namespace::current().unwrap(), "127.0.0.1");
+        let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
+        let (sink, recorder) = daemon::kube::EventSink::new(client, "n1");
+        tokio::spawn(sink.run());
+        Arc::get_mut(&mut self.plugger).unwrap().recorder = recorder;
+        api
+    }
+
     /// Plays ovn-controller, until the guard is dropped.
     pub fn play_ovn_controller(&self) -> Controller {
         play_ovn_controller(&self.ovs)

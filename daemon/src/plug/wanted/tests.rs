@@ -142,6 +142,7 @@ fn routes_come_from_the_request_and_the_annotation() {
     let wanted = ready(readiness(&request, &pod("ovn", &annotations)));
     assert_eq!(wanted.routes.len(), 2);
     assert_eq!(wanted.routes[1].0, None);
+    assert_eq!(wanted.bad_routes, [r#"dst="bad" gw="10.16.0.7""#], "their owner is told");
     let bad = pod("ovn", &with("routes", "{"));
     assert!(
         matches!(readiness(&request, &bad), Readiness::Failed(error) if error.stage == Stage::ParseRoutes)
@@ -168,6 +169,32 @@ fn a_delegating_plugin_gets_addresses_only() {
     request.provider = "macvlan.web".into();
     let wanted = ready(readiness(&request, &pod("macvlan.web", &without("routed"))));
     assert!(!wanted.is_ovn);
+}
+
+/// An executable of an older Kube-OVN says no type.
+#[test]
+fn a_call_without_a_type_is_ours() {
+    let request = CniRequest { cni_type: String::new(), ..request() };
+    assert!(ready(readiness(&request, &pod("ovn", READY))).is_ovn);
+}
+
+/// D73: as long as the pod lives it keeps its network.
+#[test]
+fn wrong_annotations_do_not_keep_a_running_pod_from_its_interface() {
+    let mut annotations = READY.to_vec();
+    annotations.extend([("egress_rate", "abc"), ("routes", "{")]);
+    let (request, pod) = (request(), pod("ovn", &annotations));
+    assert!(matches!(readiness(&request, &pod), Readiness::Failed(_)));
+    let before = PortQos { policing_rate: 3000, policing_burst: 2400, discipline: None };
+    let wanted = ready(readiness_again(&request, &pod, before.clone()));
+    assert_eq!((wanted.qos, wanted.routes), (before, Vec::new()));
+    // Limits that can be read are as they say.
+    let wanted = ready(readiness_again(&request, &self::pod("ovn", READY), wanted_limits()));
+    assert_eq!(wanted.qos, PortQos::default());
+}
+
+fn wanted_limits() -> PortQos {
+    PortQos { policing_rate: 1, policing_burst: 1, discipline: None }
 }
 
 #[test]
