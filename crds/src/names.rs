@@ -46,9 +46,12 @@ pub fn switch_port(switch: &str, router: &str) -> String {
     format!("{switch}-{router}")
 }
 
+/// What [`localnet_port`]s begin with; no other port may.
+pub const LOCALNET_PREFIX: &str = "localnet.";
+
 /// Localnet port of an underlay subnet.
 pub fn localnet_port(subnet: &str) -> String {
-    format!("localnet.{subnet}")
+    format!("{LOCALNET_PREFIX}{subnet}")
 }
 
 /// Port of a subnet's multicast querier, also the name of its IP object.

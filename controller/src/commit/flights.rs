@@ -4,7 +4,7 @@ use ovsdb::{OperationResult, TransactError, TransactErrorKind};
 
 use super::epoch::Epoch;
 use super::pending::{Group, Phase};
-use super::{BACK_OFF_MS, BackOff, Commit, Flight, UNCONVERGED};
+use super::{BackOff, Commit, Flight, UNCONVERGED};
 use crate::view::UnitKey;
 
 impl Commit {
@@ -40,7 +40,7 @@ impl Commit {
         if let Epoch::Writing(ours, ..) = &self.epoch
             && *ours == tag
         {
-            return self.epoch_reply(result.err());
+            return self.epoch_reply(now_ms, result.err());
         }
         let Some(flight) = self.flights.remove(&tag) else { return };
         match result {
@@ -114,9 +114,8 @@ impl Commit {
 
     pub(super) fn back_off(&mut self, now_ms: u64, group: &Group, error: String) {
         let failures = self.back_offs.get(group).map_or(0, |b| b.failures) + 1;
-        let delay = BACK_OFF_MS.0.saturating_mul(1 << failures.min(8).saturating_sub(1)).min(BACK_OFF_MS.1);
-        let until_ms = now_ms + delay;
-        let back_off = BackOff { until_ms, failures, error };
+        let back_off = BackOff::after(failures, now_ms, error);
+        let until_ms = back_off.until_ms;
         if let Some(old) = self.back_offs.insert(group.clone(), back_off) {
             self.due.remove(&(old.until_ms, group.clone()));
         }

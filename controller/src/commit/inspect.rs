@@ -7,6 +7,7 @@ use ovsdb::Replica;
 
 use super::pending::{Item, Phase};
 use super::{Commit, Counters};
+use crate::desired::Desired;
 use crate::facts::{RowKey, Table};
 use crate::world::PortRow;
 
@@ -88,14 +89,14 @@ impl Commit {
     }
 
     /// What would change, in words, without writing anything (`weir plan`).
-    pub fn plan(&self) -> Vec<String> {
+    pub fn plan(&self, desired: &Desired) -> Vec<String> {
         let mut lines = Vec::new();
         for (group, _) in self.pending.groups() {
             for item in self.pending.items(group) {
                 lines.push(match item {
                     Item::Row(key) if self.present(&key) => format!("change {key}"),
                     Item::Row(key) => format!("add {key}"),
-                    Item::Member(m) if self.member_present(&m) => {
+                    Item::Member(m) if self.member_present(desired, &m) => {
                         format!("take {} out of {} {}", m.element, m.row, m.column)
                     }
                     Item::Member(m) => format!("put {} into {} {}", m.element, m.row, m.column),

@@ -47,7 +47,8 @@ impl Commit {
     pub(super) fn judged_row(&self, desired: &Desired, key: &RowKey) -> (Option<bool>, BTreeSet<Uuid>) {
         let fact = desired.row(key);
         let chosen = fact.as_deref().and_then(|fact| self.choose(fact));
-        let clean = fact.as_deref().map(|fact| chosen.is_some_and(|uuid| self.row_holds(fact, &uuid)));
+        let clean =
+            fact.as_deref().map(|fact| chosen.is_some_and(|uuid| self.row_holds(desired, fact, &uuid)));
         // Of several rows with the key one is enough; a claimed row nobody wants goes.
         let strays = self
             .index
@@ -76,6 +77,12 @@ impl Commit {
 
     /// Whether rows without marks are ours may change with this one.
     pub(super) fn touch_governed(&mut self, desired: &Desired, key: &RowKey) {
+        if key.table == Table::LogicalSwitchPort {
+            if let Some(switch) = key.key.strip_prefix(crds::names::LOCALNET_PREFIX) {
+                self.touch_external(desired, &RowKey::new(Table::LogicalSwitch, switch));
+            }
+            return;
+        }
         if key.table != Table::GatewayChassis {
             return;
         }
@@ -85,6 +92,20 @@ impl Commit {
         let sessions = self.index.beginning(Table::Bfd, &format!("{}|", port.key));
         let gateways = self.index.beginning(Table::GatewayChassis, &format!("{}-", port.key));
         for key in sessions.into_iter().chain(gateways) {
+            self.touch_row(desired, &key);
+        }
+    }
+
+    /// The ports without marks of a switch that has become an external network's, or is none any more.
+    fn touch_external(&mut self, desired: &Desired, switch: &RowKey) {
+        let rows = self.index.find(switch).filter_map(|uuid| self.index.row(switch.table, &uuid));
+        let ports = rows.filter_map(|row| row.set("ports")).flatten().filter_map(|port| port.as_uuid());
+        let without_marks = ports
+            .filter(|port| {
+                matches!(self.index.governor(Table::LogicalSwitchPort, port), Some(Governor::External(_)))
+            })
+            .filter_map(|port| self.index.key(&port));
+        for key in without_marks.collect::<Vec<_>>() {
             self.touch_row(desired, &key);
         }
     }
@@ -104,7 +125,7 @@ impl Commit {
     /// `None` when it is nobody's.
     pub(super) fn judged_member(&self, desired: &Desired, member: &MemberFact) -> Option<(bool, Group)> {
         let owners = desired.member_owners(member);
-        let present = self.member_present(member);
+        let present = self.member_present(desired, member);
         let group = match owners.first() {
             Some(owner) => Group::Unit(owner.clone()),
             // Only rows of ours are taken out, and only of sets that are ours to fill.
@@ -134,6 +155,20 @@ impl Commit {
     fn close(&mut self, item: &Item) {
         if let Some(group) = self.pending.close(item) {
             self.settled(&group);
+        }
+    }
+
+    /// Looks at everything of a group once more.
+    pub(super) fn judge_again(&mut self, desired: &Desired, group: &Group) {
+        for item in self.pending.items(group) {
+            match item {
+                Item::Row(key) => self.touch_row(desired, &key),
+                Item::Member(member) => self.touch_member(desired, member),
+                Item::Stray(table, uuid) => match self.index.key(&uuid) {
+                    Some(key) => self.touch_row(desired, &key),
+                    None => self.close(&Item::Stray(table, uuid)),
+                },
+            }
         }
     }
 
@@ -176,20 +211,33 @@ impl Commit {
         }
     }
 
-    /// UUID of the row with that natural key; of several the one that counts.
+    /// UUID of a row with that natural key.
     fn find(&self, key: &RowKey) -> Option<Uuid> {
         self.index.find(key).next()
     }
 
-    fn row_holds(&self, fact: &RowFact, uuid: &Uuid) -> bool {
-        let row = self.index.row(fact.row.table, uuid);
-        let (Some(schema), Some(row)) = (&self.schema, row) else { return false };
-        self.held_by(fact, uuid) && diff::columns(schema, fact, row, &mut |key| self.find(key)).is_empty()
+    /// The row that others mean by that natural key; of several the one that stays, by the planner's rule: judged by
+    /// another, what refers to it would never be as the plan makes it.
+    pub(super) fn meant(&self, desired: &Desired, key: &RowKey) -> Option<Uuid> {
+        let mut rows = self.index.find(key);
+        let first = rows.next()?;
+        let Some(_) = rows.next() else { return Some(first) };
+        match desired.row(key) {
+            Some(fact) => self.choose(&fact),
+            None => Some(first),
+        }
     }
 
-    pub(super) fn member_present(&self, member: &MemberFact) -> bool {
-        let element = self.index.find(&member.element).next();
-        let holder = self.index.find(&member.row).next();
+    fn row_holds(&self, desired: &Desired, fact: &RowFact, uuid: &Uuid) -> bool {
+        let row = self.index.row(fact.row.table, uuid);
+        let (Some(schema), Some(row)) = (&self.schema, row) else { return false };
+        self.held_by(fact, uuid)
+            && diff::columns(schema, fact, row, &mut |key| self.meant(desired, key)).is_empty()
+    }
+
+    pub(super) fn member_present(&self, desired: &Desired, member: &MemberFact) -> bool {
+        let element = self.meant(desired, &member.element);
+        let holder = self.meant(desired, &member.row);
         let (Some(element), Some(holder)) = (element, holder) else { return false };
         self.index.has((member.row.table, &holder), member.column, element)
     }

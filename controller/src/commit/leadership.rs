@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use ovsdb::{Row, TransactError, TransactErrorKind};
 
-use super::Commit;
 use super::epoch::{self, Epoch};
+use super::{BackOff, Commit};
 use crate::facts::Table;
 
 impl Commit {
     /// We are the leader.
     pub fn elected(&mut self, token: Arc<str>) {
         self.fenced = false;
+        self.token_refused = None;
         self.epoch = Epoch::Elected(token);
         self.resolve_epoch();
     }
@@ -59,11 +60,15 @@ impl Commit {
         self.epoch = Epoch::Fenced;
     }
 
-    pub(super) fn epoch_reply(&mut self, error: Option<TransactError>) {
+    /// The token's transaction was answered. A database that refuses it is asked again, but not at once.
+    pub(super) fn epoch_reply(&mut self, now_ms: u64, error: Option<TransactError>) {
         let Epoch::Writing(_, token, replaced) = std::mem::take(&mut self.epoch) else { return };
         let now = epoch::token(self.global());
         match error {
-            None => self.epoch = Epoch::Held(token),
+            None => {
+                self.epoch = Epoch::Held(token);
+                self.token_refused = None;
+            }
             // Somebody else took over after us; the Lease knows who is right.
             Some(e) if e.kind == TransactErrorKind::WaitTimedOut && now != replaced.as_deref() => {
                 self.fence_off();
@@ -71,6 +76,11 @@ impl Commit {
             Some(e) => {
                 self.connected &= e.kind != TransactErrorKind::Disconnected;
                 self.epoch = Epoch::Elected(token);
+                if e.kind != TransactErrorKind::Disconnected {
+                    self.counters.failures += 1;
+                    let before = self.token_refused.take().map_or(0, |back_off| back_off.failures);
+                    self.token_refused = Some(BackOff::after(before + 1, now_ms, e.to_string()));
+                }
             }
         }
     }

@@ -51,6 +51,14 @@ struct BackOff {
     error: String,
 }
 
+impl BackOff {
+    /// After that many failures one after the other.
+    fn after(failures: u32, now_ms: u64, error: String) -> Self {
+        let delay = BACK_OFF_MS.0.saturating_mul(1 << failures.min(8).saturating_sub(1)).min(BACK_OFF_MS.1);
+        Self { until_ms: now_ms + delay, failures, error }
+    }
+}
+
 /// Groups that wait for a row.
 #[derive(Default)]
 struct Blocked {
@@ -104,6 +112,8 @@ pub struct Commit {
     isolate: VecDeque<Vec<Group>>,
     tag: u64,
     incarnations: u64,
+    /// The database refused our epoch token: when it is tried again, and why it must be.
+    token_refused: Option<BackOff>,
     notify: BTreeSet<UnitKey>,
     counters: Counters,
     fenced: bool,
@@ -285,7 +295,7 @@ impl Commit {
             return outputs;
         }
         match self.epoch.clone() {
-            Epoch::Elected(token) => {
+            Epoch::Elected(token) if self.token_refused.as_ref().is_none_or(|b| b.until_ms <= now_ms) => {
                 let fresh = self.fresh_uuid(&RowKey::new(Table::NbGlobal, "."));
                 let row = self.global().cloned();
                 let replaced = epoch::token(row.as_ref()).map(Arc::from);
@@ -305,7 +315,11 @@ impl Commit {
 
     /// When [`Commit::outputs`] has something to do next.
     pub fn wake_at(&self) -> Option<u64> {
-        self.due.first().map(|(until, _)| *until)
+        let token = match self.epoch {
+            Epoch::Elected(_) => self.token_refused.as_ref().map(|back_off| back_off.until_ms),
+            _ => None,
+        };
+        self.due.first().map(|(until, _)| *until).into_iter().chain(token).min()
     }
 
     /// A UUID that no row has ever had: v5 of the row's identity, our leadership and

@@ -55,6 +55,8 @@ struct Planner<'a> {
     done: BTreeSet<Group>,
     members: BTreeSet<MemberFact>,
     size: usize,
+    /// Groups for which there was nothing to write.
+    idle: Vec<Group>,
 }
 
 impl Commit {
@@ -76,6 +78,7 @@ impl Commit {
             done: BTreeSet::new(),
             members: BTreeSet::new(),
             size: 0,
+            idle: Vec::new(),
         };
         for groups in isolated {
             for group in groups {
@@ -85,7 +88,11 @@ impl Commit {
         }
         planner.queue();
         planner.cut();
-        let drafts = planner.drafts;
+        let Planner { drafts, idle, .. } = planner;
+        // What they were opened for is over, which no change of a row of theirs told: or they would stay for ever.
+        for group in &idle {
+            self.judge_again(desired, group);
+        }
         self.send(drafts, token)
     }
 
@@ -143,6 +150,8 @@ impl Planner<'_> {
         if !draft.builder.is_empty() {
             self.size += draft.size();
             self.drafts.push(draft);
+        } else {
+            self.idle.extend(draft.groups);
         }
     }
 

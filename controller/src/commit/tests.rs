@@ -255,6 +255,84 @@ fn a_culprit_is_found_told_and_tried_again_with_patience() {
 }
 
 #[test]
+fn a_token_that_the_database_refuses_is_tried_again_with_patience() {
+    let mut bench = Bench::new();
+    bench.commit.elected("u".into());
+    let refusal = || {
+        let kind = ovsdb::TransactErrorKind::Io;
+        Err(ovsdb::TransactError { kind, op_index: None, details: "disk full".to_owned() })
+    };
+    let mut waits = Vec::new();
+    for _ in 0..5 {
+        let outputs = bench.commit.outputs(bench.now_ms, &bench.desired);
+        let [Output::Transact { tag, .. }] = &*outputs else { panic!("{outputs:?}") };
+        bench.commit.reply(bench.now_ms, *tag, refusal());
+        assert!(bench.commit.outputs(bench.now_ms, &bench.desired).is_empty(), "not at once");
+        let at = bench.commit.wake_at().unwrap();
+        waits.push(at - bench.now_ms);
+        bench.now_ms = at;
+    }
+    assert!(waits.windows(2).all(|wait| wait[1] == 2 * wait[0]), "{waits:?}");
+    bench.run();
+    assert!(bench.commit.writing());
+    assert_eq!(bench.commit.wake_at(), None);
+}
+
+/// Which of two rows of one key is meant is one question: else what refers to them is never as it is wanted.
+#[test]
+fn of_doubled_rows_the_same_is_judged_and_planned() {
+    let mut bench = Bench::new();
+    let (wrong, right, a) = (Uuid::from_u128(1), Uuid::from_u128(2), Uuid::from_u128(3));
+    let marks = [("vendor", "kube-ovn"), ("ls", "ovn-default"), ("protocol", "IPv4")];
+    let options = |uuid: Uuid, server: &str| {
+        ovsdb::Operation::insert("DHCP_Options")
+            .uuid(uuid)
+            .column("cidr", "10.16.0.0/16")
+            .column("options", ids(&[("server_id", server)]))
+            .column("external_ids", ids(&marks))
+            .build()
+    };
+    let dhcp = RowFact {
+        row: RowKey::new(Table::DhcpOptions, crate::compile::rows::dhcp_key("ovn-default", "IPv4", "")),
+        parent: None,
+        columns: [
+            ("cidr", Column::Whole(Value::string("10.16.0.0/16"))),
+            ("options", Column::Whole(ids(&[("server_id", "169.254.0.254")]))),
+            ("external_ids", Column::Whole(ids(&marks))),
+        ]
+        .into(),
+    };
+    let mut referring = port("a.web", "ovn-default");
+    referring.columns.insert("dhcpv4_options", Column::Refs([dhcp.row.clone()].into()));
+    bench.outside(&[
+        options(wrong, "10.16.0.9"),
+        options(right, "169.254.0.254"),
+        ovsdb::Operation::insert("Logical_Switch_Port")
+            .uuid(a)
+            .column("name", "a.web")
+            .column("addresses", "02:00:00:00:00:01 10.16.0.5")
+            .column("external_ids", ids(&[("vendor", "kube-ovn"), ("ls", "ovn-default"), ("pod", "web/a")]))
+            .column("dhcpv4_options", Value::uuids([right]))
+            .build(),
+        ovsdb::Operation::insert("Logical_Switch")
+            .uuid(Uuid::from_u128(4))
+            .column("name", "ovn-default")
+            .column("external_ids", ids(&[("vendor", "kube-ovn")]))
+            .column("ports", Value::uuids([a]))
+            .build(),
+    ]);
+    bench.set(pod("a"), vec![referring], vec![]);
+    bench.set(UnitKey::Subnet("ovn-default".into()), vec![switch("ovn-default"), dhcp], vec![]);
+    bench.run();
+    assert_eq!(bench.commit.plan(&bench.desired), Vec::<String>::new());
+    assert_eq!(
+        bench.find(Table::LogicalSwitchPort, "a.web").unwrap().get("dhcpv4_options"),
+        Some(&Value::uuids([right]))
+    );
+    assert_eq!(bench.db.replica().table("DHCP_Options").unwrap().len(), 1);
+}
+
+#[test]
 fn of_doubled_rows_one_stays_and_others_keys_are_left_alone() {
     let mut bench = Bench::new();
     let (router_uuid, a, b) = (Uuid::from_u128(1), Uuid::from_u128(2), Uuid::from_u128(3));

@@ -91,7 +91,7 @@ impl Core {
 
     /// What would change in the database, without writing it.
     pub fn plan(&self) -> Vec<String> {
-        self.commit.plan()
+        self.commit.plan(&self.desired)
     }
 
     /// The state of the pipeline for diagnostics.

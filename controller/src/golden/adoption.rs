@@ -363,3 +363,55 @@ fn what_kube_ovn_left_is_taken_over_as_it_is() {
     let given = bench.api.annotation(&pod("m-0"), "macvlan.web.kubernetes.io/ip_address");
     assert!(given.is_some_and(|given| given != ip), "{given:?}");
 }
+
+/// Without the route to the physical gateway the router drops what pods of such a subnet send outside, before it asks
+/// the policy that would lead it there (contract §5.6); where the spec leads, Kube-OVN's own route goes (D40).
+#[test]
+fn a_route_that_alone_leads_out_of_a_custom_vpc_stays() {
+    use super::networks::{add, subnet, two_nodes, vpc};
+    let mut bench = two_nodes();
+    let way = json!([{ "policy": "policyDst", "cidr": "0.0.0.0/0", "nextHopIP": "10.60.0.254" }]);
+    add(&mut bench, &vpc("blue"), json!({ "staticRoutes": way.clone() }));
+    add(&mut bench, &vpc("green"), json!({}));
+    let under =
+        json!({ "vpc": "blue", "cidrBlock": "10.50.0.0/24", "vlan": "v", "u2oInterconnection": true });
+    add(&mut bench, &subnet("under"), under);
+    add(&mut bench, &subnet("over"), json!({ "vpc": "blue", "cidrBlock": "10.60.0.0/24" }));
+    add(&mut bench, &subnet("alone"), json!({ "vpc": "green", "cidrBlock": "10.70.0.0/24" }));
+    let route = |number: u128, router: &str, prefix: &str, gateway: &str| {
+        let uuid = ovsdb::Uuid::from_u128(number);
+        let insert = ovsdb::Operation::insert("Logical_Router_Static_Route")
+            .uuid(uuid)
+            .column("ip_prefix", prefix)
+            .column("nexthop", gateway)
+            .column("policy", "src-ip")
+            .column("external_ids", ovsdb::Value::string_map([("vendor", "kube-ovn")]))
+            .build();
+        let put = ovsdb::Operation::mutate("Logical_Router").by("name", router);
+        let put = put.insert_set("static_routes", Column::uuids([uuid])).build();
+        [insert, put]
+    };
+    let operations = [
+        route(1, "blue", "10.50.0.0/24", "10.50.0.1"),
+        route(2, "blue", "10.60.0.0/24", "10.60.0.1"),
+        route(3, "green", "10.70.0.0/24", "10.70.0.1"),
+    ];
+    bench.transact(&operations.concat());
+    bench.settle();
+    let there = |bench: &Bench| -> Vec<String> {
+        let replica = bench.db.replica();
+        let rows = replica.table("Logical_Router_Static_Route").unwrap().rows();
+        let ours = rows.filter(|row| row.str("policy") == Some("src-ip"));
+        ours.filter_map(|row| row.str("ip_prefix").map(str::to_owned))
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
+    };
+    assert_eq!(there(&bench), ["10.50.0.0/24", "10.70.0.0/24"]);
+    restart(&mut bench, Families::V4);
+    assert_eq!(there(&bench), ["10.50.0.0/24", "10.70.0.0/24"]);
+    // Another way leads out now.
+    bench.api.edit(&vpc("green"), json!({ "spec": { "staticRoutes": way } }));
+    bench.settle();
+    assert_eq!(there(&bench), ["10.50.0.0/24"]);
+}

@@ -173,8 +173,12 @@ impl Elector {
         }
     }
 
-    /// A write that was started at `started` succeeded.
+    /// A write that was started at `started` succeeded. One that is answered after the deadline of a leader comes too
+    /// late: between the two it had no permission, and what it was to write then is lost.
     pub fn wrote(&mut self, started: u64, now: u64, record: Record) {
+        if self.deadline().is_some_and(|deadline| now >= deadline) {
+            self.lost = Some("the Lease was renewed only after its time");
+        }
         self.renewed_at = Some(started);
         self.seen = Some((Some(record), now));
         self.stale = false;
@@ -323,6 +327,20 @@ mod tests {
         // Also when it only wakes up much later (paused process, paused machine).
         assert!(matches!(elector.next(500_000), Next::Lost(_)));
         assert!(elector.timing.renew < elector.timing.lease, "others wait for longer");
+    }
+
+    #[test]
+    fn a_renewal_that_is_answered_too_late_is_none() {
+        let mut elector = leader(0);
+        elector.wrote(9_500, 11_500, record(ME, "2"));
+        assert!(matches!(elector.next(11_500), Next::Lost(_)));
+        assert!(!elector.leading() && elector.deadline().is_none());
+        // Of a candidate that leads nothing yet, no answer is too late.
+        let mut candidate = self::elector();
+        candidate.read(0, None);
+        candidate.wrote(0, 500_000, record(ME, "1"));
+        assert!(candidate.leading());
+        assert!(matches!(candidate.next(500_000), Next::Lost(_)), "counted from the start of the write");
     }
 
     #[test]

@@ -54,7 +54,8 @@ impl Publish {
             self.keep_last(object);
         } else if plan.is_empty() {
             self.old_news(object);
-            if self.states.get(object).is_some_and(|s| s.believed.is_none() && s.failures == 0) {
+            // Also after failures: what failed is not wanted any more, and who comes by that name later starts anew.
+            if self.states.get(object).is_some_and(|state| state.believed.is_none()) {
                 self.states.remove(object);
             }
             self.let_go(object, source);

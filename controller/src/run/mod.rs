@@ -368,12 +368,14 @@ impl Engine {
 
     fn execute(&mut self, output: Output) {
         match output {
-            // What the core asks for without permission is answered by Deposed, which is on its way: a
-            // paused process that wakes up must not even try.
             Output::Transact { tag, operations } => {
                 if self.sinks.authority.valid() {
                     self.transactions.insert(tag, Instant::now());
                     self.sinks.session.submit(tag, operations);
+                } else {
+                    // A paused process that wakes up must not even try. The core waits for an answer that will not
+                    // come, also where permission is given again in a moment: another process begins anew.
+                    self.exit = Some(Exit::Deposed("the permission to write ran out"));
                 }
             }
             Output::Kube { id, write } => {

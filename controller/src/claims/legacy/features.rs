@@ -32,8 +32,8 @@ impl Legacy {
             ("policy", Value::optional(src)),
             ids(&[]),
         ];
-        // Stock OVN prefers it to every route with a shorter prefix, a default route too.
-        self.child(Leftover, ROUTE, "source", (LR, "vpc-1", "static_routes"), source);
+        // The spec has no route: only by this one what leaves comes to the policies.
+        self.child(Machine, ROUTE, "source", (LR, "vpc-1", "static_routes"), source);
     }
 
     pub(super) fn policies(&mut self) {

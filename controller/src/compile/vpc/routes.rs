@@ -80,8 +80,41 @@ pub(super) fn rows(
     }
     if *router == *view.config().cluster_router {
         default_routes(view, router, spec, &seen, facts);
+    } else {
+        keep_ways_out(view, router, spec, external, facts);
     }
     problems
+}
+
+/// Kube-OVN gives each subnet of a custom VPC a `src-ip` route to the subnet's gateway. None is made here (D40), but one
+/// that is there stays where it alone leads out: an underlay subnet's, whose gateway is the physical one (contract §5.6),
+/// and any in a table that the spec has no route for, since OVN looks up a route before it asks the policies that
+/// lead an egress gateway's traffic.
+fn keep_ways_out(view: &dyn View, router: &str, spec: &VpcSpec, external: &Outcome, facts: &mut Facts) {
+    let outside = spec.enable_external || !spec.extra_external_subnets.is_empty();
+    let other_way = |table: &str| {
+        outside
+            || spec.static_routes.iter().any(|route| *route.route_table == *table)
+            || external.routes.iter().any(|route| *route.table == *table)
+    };
+    for name in view.vpc_subnets(router).iter() {
+        let Some(subnet) = view.subnet(name) else { continue };
+        let of = &subnet.spec;
+        let underlay = !of.vlan.is_empty() && of.u2o_interconnection;
+        let cidrs = net::parse_dual_cidrs(&of.cidr_block).unwrap_or_default();
+        let gateways = net::parse_dual_ips(&of.gateway).unwrap_or_default();
+        let pairs = cidrs.iter().flat_map(|cidr| gateways.iter().map(move |gateway| (cidr, gateway)));
+        for (cidr, gateway) in pairs.filter(|(cidr, gateway)| cidr.contains(gateway)) {
+            // Its own table, and the main one, which Kube-OVN's subnet worker writes.
+            for table in BTreeSet::from([&*of.route_table, ""]) {
+                if underlay || !other_way(table) {
+                    let (prefix, nexthop) = (cidr.to_string(), gateway.to_string());
+                    let key = rows::route_key(router, table, "src-ip", &prefix, &nexthop);
+                    facts.keeps.push(Keep::Row(RowKey::new(Table::StaticRoute, key)));
+                }
+            }
+        }
+    }
 }
 
 /// What Kube-OVN writes into specs for `enableBfd`: rows follow from that field here.
