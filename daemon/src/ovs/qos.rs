@@ -151,7 +151,20 @@ pub fn set(view: &View, name: &str, wanted: &PortQos) -> Vec<Operation> {
     operations
 }
 
-/// The same with the owner's marks given.
+/// What a port's rows have to say, and ovs-vswitchd to act on, before they can say what is wanted; `None` if they can at
+/// once. It takes other values of a `linux-netem` for itself and tells the kernel nothing of them
+/// (`netem_qdisc_set` of its `netdev-linux.c`), so that it has to let go of the old ones first. Rows that come and go in
+/// one transaction are one change to it.
+pub fn before(view: &View, name: &str, wanted: &PortQos) -> Option<PortQos> {
+    let config = wanted.discipline.filter(|discipline| discipline.kind() == NETEM)?.config();
+    let qos = qos_of(view, view.port(name)?).filter(|qos| qos.str("type") == Some(NETEM) && is_ours(qos))?;
+    let same = CONFIG_KEYS
+        .iter()
+        .all(|key| qos.map_get("other_config", key) == config.get(*key).map(String::as_str));
+    (!same).then(|| PortQos { discipline: None, ..wanted.clone() })
+}
+
+/// As [`set`], with the owner's marks given.
 pub(super) fn set_marked(
     view: &View,
     name: &str,
@@ -218,8 +231,12 @@ fn set_discipline(
     }
 }
 
-/// Takes our keys away where somebody else's would be lost with the rows; `false` if nothing else is in them.
+/// Takes our keys away where somebody else's would be lost with the rows; `false` if nothing else is in them. A
+/// `linux-netem` has no other keys that mean anything, and goes only as a whole ([`before`]).
 fn strip(view: &View, qos: &Row, operations: &mut Vec<Operation>) -> bool {
+    if qos.str("type") == Some(NETEM) {
+        return false;
+    }
     let foreign = |row: &Row, ours: &[&str]| {
         row.get("other_config").into_iter().flat_map(Value::map_strings).any(|(key, _)| !ours.contains(&key))
     };
