@@ -112,6 +112,33 @@ async fn a_switch_that_hangs_is_waited_for_and_the_change_told_once() {
     assert!(matches!(about[..], [(reason, _)] if reason == "PodQoSUpdated"), "{told:?}");
 }
 
+/// They hold, whatever happens to them: also for an agent that never read what was asked for before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_stay_while_an_annotation_can_not_be_read() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let (mut pod, namespace) = (routed_pod(6), new_namespace());
+    annotate(&mut pod, &[("egress_rate", "10"), ("ingress_rate", "20")]);
+    node.route_pod(&pod);
+    let request = request(&pod, &namespace, 1);
+    let name = names::host_nic(&request.container_id, "eth0");
+    node.plugger.add(&request).await.unwrap();
+    let held = node.plugger.limits.get(&name).unwrap();
+    annotate(&mut pod, &[("egress_rate", "much")]);
+    node.route_pod(&pod);
+    let inside = Netlink::in_namespace(&namespace).await.unwrap();
+    let index = inside.require_link("eth0").await.unwrap().index;
+    inside.delete_root_qdisc(index, 0x5745).await.unwrap();
+    let told = told(&node, async |plugger| {
+        assert!(!Keeper::new(plugger.clone()).pass(true).await.again);
+        assert_eq!(plugger.limits.get(&name), Some(held));
+    })
+    .await;
+    assert_eq!(root_qdisc(&namespace).await.as_deref(), Some("tbf"));
+    let told: Vec<&str> = told.iter().map(|(reason, _)| reason.as_str()).collect();
+    assert_eq!(told, ["ValidatePodNetworkFailed"]);
+}
+
 async fn note_namespace(node: &Node, port: &str, path: &str) {
     let pairs: AtomMap = [("pod_netns".into(), path.into())].into_iter().collect();
     let row = node.interface(port).unwrap().uuid();

@@ -94,7 +94,7 @@ fn policed(message: &TcMessage) -> Option<u64> {
 
 /// The options of an action, if it is `police`.
 fn police_options(action: &TcAction) -> Option<Vec<u8>> {
-    let is_police = |attribute| matches!(attribute, &TcActionAttribute::Kind(ref kind) if kind == "police");
+    let is_police = |attribute: &_| matches!(attribute, TcActionAttribute::Kind(kind) if kind == "police");
     if !action.attributes.iter().any(is_police) {
         return None;
     }

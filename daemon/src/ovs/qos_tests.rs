@@ -98,6 +98,24 @@ fn delays_and_rates_replace_each_other() {
     assert_eq!(counts(&database), (1, 0));
 }
 
+#[test]
+fn rows_are_read_as_they_were_written() {
+    let netem = Discipline::Netem { latency: 10_000, jitter: 500, limit: 100, loss: 0.5 };
+    let policed = PortQos { policing_rate: 1000, policing_burst: 800, discipline: None };
+    for wanted in [PortQos::default(), shaped(HTB_2M), shaped(netem), policed] {
+        let mut database = database();
+        assert_eq!(read(&view(&database), "a_h"), None);
+        carry_out(&mut database, |view| ensure_port(view, &spec(wanted.clone())));
+        assert_eq!(read(&view(&database), "a_h"), Some(wanted));
+    }
+    let mut database = database();
+    carry_out(&mut database, |view| ensure_port(view, &spec(shaped(HTB_2M))));
+    let queue = rows(&database).1.unwrap();
+    let pairs: AtomMap = [(Atom::from("burst"), Atom::from("much"))].into_iter().collect();
+    database.must(&[Operation::mutate("Queue").by_uuid(queue.uuid).set_map("other_config", pairs).build()]);
+    assert_eq!(read(&view(&database), "a_h"), None);
+}
+
 /// Other values reach the kernel only if the switch has let go of the old ones.
 #[test]
 fn another_netem_comes_after_none() {

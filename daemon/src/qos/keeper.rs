@@ -82,8 +82,9 @@ impl Keeper {
             let Some(provider) = provider_of(&interface, &pod) else { continue };
             let object = ObjectRef::pod(&pod.namespace, &pod.name, &pod.uid);
             let limits = limits::read(|key| pod.annotation(&provider, key));
-            let Some(limits) = self.read(&interface, object.clone(), INVALID, limits) else { continue };
-            if !self.is_due(&view, interface.name(), &limits.qos, verify) {
+            let limits = self.read(&interface, object.clone(), INVALID, limits).map(|limits| limits.qos);
+            let Some(wanted) = limits.or_else(|| rows::read(&view, interface.name())) else { continue };
+            if !self.is_due(&view, interface.name(), &wanted, verify) {
                 continue;
             }
             // A call that runs for this container settles it itself.
@@ -92,7 +93,7 @@ impl Keeper {
                 passed.again = true;
                 continue;
             }
-            match self.pod_port(&interface, &pod, object, &limits.qos, network.userspace).await {
+            match self.pod_port(&interface, &pod, object, &wanted, network.userspace).await {
                 Ok(changed) => passed.changed += usize::from(changed),
                 Err(error) => {
                     tracing::warn!(port = interface.name(), error, "limits can't be set; trying again");
@@ -110,7 +111,8 @@ impl Keeper {
         passed
     }
 
-    /// Limits that could be read; complaints are told once.
+    /// Limits that could be read; complaints are told once. Where they can't be read, those that the rows ask for stay
+    /// in effect.
     fn read(
         &mut self,
         interface: &Interface,
@@ -224,19 +226,18 @@ impl Keeper {
         let limits =
             limits::read_node(|key| node.annotation(&crds::keys::pod_key(crds::keys::DEFAULT_PROVIDER, key)));
         let object = ObjectRef::node(&node.name, &node.name);
-        let Some(limits) = self.read(&interface, object.clone(), NODE_FAILED, limits) else {
-            return Ok(false);
-        };
-        if !self.is_due(view, OVN0, &limits.qos, verify) {
+        let limits = self.read(&interface, object.clone(), NODE_FAILED, limits).map(|limits| limits.qos);
+        let Some(wanted) = limits.or_else(|| rows::read(view, OVN0)) else { return Ok(false) };
+        if !self.is_due(view, OVN0, &wanted, verify) {
             return Ok(false);
         }
         let plugger = self.plugger.clone();
         let before = plugger.limits.get(OVN0).map(|entry| entry.effect.crossed());
         let link = plugger.host.netlink.link(OVN0).await.map_err(|error| error.to_string())?;
         let place = Place { name: OVN0, link: link.as_ref(), end: End::Node, userspace };
-        let (changed, effect) = self.hold(&place, &limits.qos, before.as_ref()).await?;
+        let (changed, effect) = self.hold(&place, &wanted, before.as_ref()).await?;
         let effect = effect.crossed();
-        plugger.tell_effect(object, NODE_FAILED, OVN0, &limits.qos, &effect);
+        plugger.tell_effect(object, NODE_FAILED, OVN0, &wanted, &effect);
         if changed {
             tracing::info!(ingress = %effect.ingress, egress = %effect.egress, "limits of the node changed");
         }
