@@ -9,6 +9,8 @@ use std::time::Duration;
 use daemon::kube::{Fact, PodFacts};
 use daemon::plug::lost::Suspects;
 use daemon::plug::{names, prepared};
+use daemon::qos::{Hold, Keeper};
+use support::rates::{annotate, told};
 use support::{Node, addresses, answers, new_namespace, request, routed_pod, wait_view};
 use tokio_util::sync::CancellationToken;
 
@@ -152,6 +154,39 @@ async fn what_waits_ends_with_the_process() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("left: {:?} {:?}", node.pod_ports(), node.pod_links().await);
+}
+
+/// Nothing is at its other end that could be limited, or told of: that comes with the ADD.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_of_a_port_that_waits_are_judged_at_its_add() {
+    let node = Node::start().await;
+    let _controller = node.play_ovn_controller();
+    let mut pod = routed_pod(14);
+    annotate(&mut pod, &[("egress_rate", "10")]);
+    node.route_pod(&pod);
+    let told = told(&node, async |plugger| {
+        plugger.prepare().await;
+        let port = names::prepared_nic(&pod.uid, "eth0");
+        wait_view(&node.ovs, "the limit's row", |view| {
+            let column = |interface: daemon::ovs::Interface| {
+                interface.column("ingress_policing_rate").and_then(ovsdb::Value::as_i64)
+            };
+            view.interface(&port).and_then(column) == Some(10_000)
+        })
+        .await;
+        let mut keeper = Keeper::new(plugger.clone());
+        for _ in 0..2 {
+            assert!(!keeper.pass(true).await.again);
+            assert!(plugger.limits.all().is_empty(), "{:?}", plugger.limits);
+        }
+        let namespace = new_namespace();
+        plugger.add(&request(&pod, &namespace, 1)).await.unwrap();
+        assert_eq!(plugger.limits.get(&port).unwrap().effect.egress, Hold::PodShaper);
+        keeper.pass(true).await;
+        assert_eq!(plugger.limits.get(&port).unwrap().effect.egress, Hold::PodShaper);
+    })
+    .await;
+    assert!(told.iter().all(|(reason, _)| !reason.contains("QoS")), "{told:?}");
 }
 
 /// What ADD wants changed after the port was made ready.

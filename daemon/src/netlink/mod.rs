@@ -13,6 +13,7 @@ mod kinds;
 mod link;
 mod monitor;
 mod neigh;
+mod peer;
 mod place;
 mod redirect;
 mod route;
@@ -31,7 +32,7 @@ pub use monitor::{Change, Monitor};
 pub use neigh::{Pace, Reachability};
 pub use route::{MAIN_TABLE, Route, RouteKind, Scope, protocol};
 pub use rule::Rule;
-pub use tc::{Qdisc, Tbf};
+pub use tc::{Netem, Qdisc, Tbf};
 pub use types::{Mac, ParseMacError};
 
 use std::future::ready;

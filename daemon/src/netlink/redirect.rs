@@ -2,16 +2,18 @@
 //! host sees it.
 
 use futures::StreamExt;
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{
+    Emitable, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload, NlaBuffer, NlasIterator,
+};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::link::InfoKind;
 use rtnetlink::packet_route::tc::{
-    TcActionAttribute, TcActionMirrorOption, TcActionOption, TcAttribute, TcFilterU32Option, TcHandle,
-    TcMessage, TcOption,
+    TcAction, TcActionAttribute, TcActionMirrorOption, TcActionOption, TcAttribute, TcFilterMatchAllOption,
+    TcFilterU32Option, TcHandle, TcMessage, TcOption,
 };
 use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
-use super::tc::signed;
+use super::tc::{RATE_AT, attribute, kind_of, long, option, signed, word};
 use super::{Error, Netlink, Result};
 use crate::steps;
 
@@ -22,11 +24,23 @@ const ETH_P_ALL: u16 = 3;
 /// Where filters of the `ingress` discipline hang.
 const INGRESS: TcHandle = TcHandle { major: u16::MAX, minor: 0 };
 
+/// Attributes of a filter `basic`: its actions, and policing as older kernels take it.
+const TCA_BASIC_ACT: u16 = 3;
+const TCA_BASIC_POLICE: u16 = 4;
+const TCA_ACT_KIND: u16 = 1;
+const TCA_ACT_OPTIONS: u16 = 2;
+const TCA_POLICE_TBF: u16 = 1;
+const TCA_POLICE_RATE64: u16 = 8;
+/// Where `struct tc_police` has its `tc_ratespec`.
+const POLICE_RATE: usize = 20;
+
 /// A filter of what comes in.
 struct Filter {
     priority: u16,
     /// The link that it leads to.
     to: Option<u32>,
+    /// Bytes a second that it lets pass.
+    police: Option<u64>,
 }
 
 /// The link that a filter's action leads to.
@@ -48,6 +62,55 @@ fn target(message: &TcMessage) -> Option<u32> {
         TcActionOption::Mirror(TcActionMirrorOption::Parms(mirror)) => Some(mirror.ifindex),
         _ => None,
     })
+}
+
+/// The rate of a policing of all packets, by which ovs-vswitchd limits: a filter `matchall` or `basic` with action
+/// `police`.
+fn policed(message: &TcMessage) -> Option<u64> {
+    match kind_of(message) {
+        "basic" => option(message, TCA_BASIC_POLICE).and_then(|police| police_rate(&police)).or_else(|| {
+            // One attribute each, numbered.
+            let actions = option(message, TCA_BASIC_ACT)?;
+            NlasIterator::new(actions.as_slice()).flatten().find_map(|action: NlaBuffer<&[u8]>| {
+                let kind = attribute(action.value(), TCA_ACT_KIND)?;
+                let police = kind == b"police\0";
+                police_rate(&attribute(action.value(), TCA_ACT_OPTIONS).filter(|_| police)?)
+            })
+        }),
+        "matchall" => {
+            let options = message.attributes.iter().filter_map(|attribute| match attribute {
+                TcAttribute::Options(options) => Some(options),
+                _ => None,
+            });
+            let actions = options.flatten().filter_map(|option| match option {
+                TcOption::MatchAll(TcFilterMatchAllOption::Action(actions)) => Some(actions),
+                _ => None,
+            });
+            actions.flatten().find_map(|action| police_rate(&police_options(action)?))
+        }
+        _ => None,
+    }
+}
+
+/// The options of an action, if it is `police`.
+fn police_options(action: &TcAction) -> Option<Vec<u8>> {
+    let is_police = |attribute: &_| matches!(attribute, TcActionAttribute::Kind(kind) if kind == "police");
+    if !action.attributes.iter().any(is_police) {
+        return None;
+    }
+    let options = action.attributes.iter().find_map(|attribute| match attribute {
+        TcActionAttribute::Options(options) => Some(options),
+        _ => None,
+    })?;
+    let options = options.as_slice();
+    let mut bytes = vec![0; options.buffer_len()];
+    options.emit(&mut bytes);
+    Some(bytes)
+}
+
+fn police_rate(options: &[u8]) -> Option<u64> {
+    let exact = attribute(options, TCA_POLICE_RATE64).and_then(|bytes| long(&bytes));
+    exact.or_else(|| word(&attribute(options, TCA_POLICE_TBF)?, POLICE_RATE + RATE_AT).map(u64::from))
 }
 
 impl Netlink {
@@ -84,7 +147,7 @@ impl Netlink {
                     }
                     NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewTrafficFilter(filter)) => {
                         let priority = TcHandle::from(filter.header.info).major;
-                        found.push(Filter { priority, to: target(&filter) });
+                        found.push(Filter { priority, to: target(&filter), police: policed(&filter) });
                     }
                     _ => {}
                 }
@@ -94,12 +157,13 @@ impl Netlink {
         .await
     }
 
-    /// Whether somebody else filters what comes in by a link (the switch's policing does).
+    /// Rates, in bytes a second, by which what comes in by a link is policed: the switch's, or somebody else's. Other
+    /// filters are no limit.
     ///
     /// # Errors
     /// When the kernel refuses the dump.
-    pub async fn filters_ingress(&self, index: u32) -> Result<bool> {
-        Ok(self.ingress_filters(index).await?.iter().any(|filter| filter.priority != PRIORITY))
+    pub async fn policing_rates(&self, index: u32) -> Result<Vec<u64>> {
+        Ok(self.ingress_filters(index).await?.iter().filter_map(|filter| filter.police).collect())
     }
 
     /// The link that what comes in by a link is led through by us.
@@ -162,5 +226,54 @@ impl Netlink {
             Err(error) if error.is_missing() || error.errno() == Some(libc::EINVAL) => Ok(()),
             result => result,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netlink_packet_core::{DefaultNla, NLA_F_NESTED, NlaBuffer, ParseableParametrized};
+
+    fn nla(kind: u16, value: &[u8]) -> Vec<u8> {
+        let attributes = [DefaultNla::new(kind, value.to_vec())];
+        let mut bytes = vec![0; attributes.as_slice().buffer_len()];
+        attributes.as_slice().emit(&mut bytes);
+        bytes
+    }
+
+    /// A filter as the kernel tells it, read as the library reads it: these tests run where it has none that polices.
+    fn filter(kind: &str, options: &[u8]) -> TcMessage {
+        let bytes = nla(2, options);
+        let option = NlaBuffer::new_checked(bytes.as_slice()).unwrap();
+        let mut message = TcMessage::default();
+        let options = TcAttribute::parse_with_param(&option, kind).unwrap();
+        message.attributes = vec![TcAttribute::Kind(kind.to_owned()), options];
+        message
+    }
+
+    fn action(kind: &str, options: &[u8]) -> Vec<u8> {
+        let name = format!("{kind}\0");
+        nla(1, &[nla(TCA_ACT_KIND, name.as_bytes()), nla(TCA_ACT_OPTIONS | NLA_F_NESTED, options)].concat())
+    }
+
+    #[test]
+    fn only_policing_is_a_limit() {
+        // `struct tc_police`: index, action, limit, burst, mtu, rate, peak rate, three words more.
+        let mut police = [0; 56];
+        police[28..32].copy_from_slice(&1_250_000u32.to_ne_bytes());
+        let slow = nla(TCA_POLICE_TBF, &police);
+        let fast = [slow.clone(), nla(TCA_POLICE_RATE64, &5_000_000_000u64.to_ne_bytes())].concat();
+        for (options, rate) in [(&slow, 1_250_000), (&fast, 5_000_000_000)] {
+            let acts = action("police", options);
+            assert_eq!(policed(&filter("matchall", &nla(2 | NLA_F_NESTED, &acts))), Some(rate));
+            assert_eq!(policed(&filter("basic", &nla(TCA_BASIC_ACT | NLA_F_NESTED, &acts))), Some(rate));
+            assert_eq!(policed(&filter("basic", &nla(TCA_BASIC_POLICE | NLA_F_NESTED, options))), Some(rate));
+        }
+        let other = action("gact", &nla(2, &[0; 20]));
+        assert_eq!(policed(&filter("matchall", &nla(2, &other))), None);
+        assert_eq!(policed(&filter("basic", &nla(TCA_BASIC_ACT, &other))), None);
+        assert_eq!(policed(&filter("basic", &nla(TCA_BASIC_POLICE, &nla(TCA_POLICE_TBF, &[1; 8])))), None);
+        // Not all packets.
+        assert_eq!(policed(&filter("fw", &nla(TCA_BASIC_ACT, &action("police", &slow)))), None);
     }
 }

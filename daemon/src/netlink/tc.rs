@@ -15,11 +15,17 @@ const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
 const TCA_HTB_PARMS: u16 = 1;
 const TCA_HTB_CEIL64: u16 = 7;
+const TCA_NETEM_LATENCY64: u16 = 10;
+const TCA_NETEM_JITTER64: u16 = 11;
 /// `TC_LINKLAYER_ETHERNET`: the kernel computes costs itself and wants no table.
 const ETHERNET: u8 = 1;
 /// Length of `struct tc_ratespec`; its `rate` is the last word.
 const RATESPEC: usize = 12;
-const RATE_AT: usize = 8;
+pub(super) const RATE_AT: usize = 8;
+/// Length of `struct tc_netem_qopt`: words latency, limit, loss, gap, duplicate, jitter. Attributes follow.
+const NETEM: usize = 24;
+/// Nanoseconds of a tick, in which the kernel's older fields tell times.
+const TICK: u64 = 64;
 
 /// A token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +36,19 @@ pub struct Tbf {
     pub burst: u32,
     /// Bytes that may wait.
     pub limit: u32,
+}
+
+/// Delays and losses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Netem {
+    /// Delay in ns.
+    pub latency: u64,
+    /// Its deviation in ns.
+    pub jitter: u64,
+    /// Packets that may wait.
+    pub limit: u32,
+    /// Share of packets that are lost; `u32::MAX` is all.
+    pub loss: u32,
 }
 
 /// A queueing discipline of a link.
@@ -43,33 +62,48 @@ pub struct Qdisc {
     pub root: bool,
     /// Its parameters, if it is a `tbf`.
     pub tbf: Option<Tbf>,
+    /// Its parameters, if it is a `netem`.
+    pub netem: Option<Netem>,
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
-fn long(bytes: &[u8]) -> Option<u64> {
+pub(super) fn long(bytes: &[u8]) -> Option<u64> {
     bytes.get(..8)?.try_into().ok().map(u64::from_ne_bytes)
 }
 
-/// An attribute inside the options of a kind that the library does not know.
-fn option(message: &TcMessage, wanted: u16) -> Option<Vec<u8>> {
+/// The bytes of an attribute.
+pub(super) fn bytes_of(nla: &impl Nla) -> Vec<u8> {
+    let mut bytes = vec![0; nla.value_len()];
+    nla.emit_value(&mut bytes);
+    bytes
+}
+
+/// An attribute among others.
+pub(super) fn attribute(bytes: &[u8], wanted: u16) -> Option<Vec<u8>> {
+    let mut all = NlasIterator::new(bytes).flatten();
+    all.find(|nla: &NlaBuffer<&[u8]>| nla.kind() == wanted).map(|nla| nla.value().to_vec())
+}
+
+/// The options of a kind that the library does not know.
+fn options(message: &TcMessage) -> Option<Vec<u8>> {
     message.attributes.iter().find_map(|attribute| {
         let TcAttribute::Options(options) = attribute else { return None };
-        options.iter().find_map(|option| {
-            let TcOption::Other(nla) = option else { return None };
-            let mut bytes = vec![0; nla.value_len()];
-            nla.emit_value(&mut bytes);
-            NlasIterator::new(bytes.as_slice())
-                .flatten()
-                .find(|nla: &NlaBuffer<&[u8]>| nla.kind() == wanted)
-                .map(|nla| nla.value().to_vec())
+        options.iter().find_map(|option| match option {
+            TcOption::Other(nla) => Some(bytes_of(nla)),
+            _ => None,
         })
     })
 }
 
-fn kind_of(message: &TcMessage) -> &str {
+/// An attribute inside the options of a kind that the library does not know.
+pub(super) fn option(message: &TcMessage, wanted: u16) -> Option<Vec<u8>> {
+    attribute(&options(message)?, wanted)
+}
+
+pub(super) fn kind_of(message: &TcMessage) -> &str {
     message
         .attributes
         .iter()
@@ -87,9 +121,8 @@ impl Tbf {
             .and_then(|bytes| long(&bytes))
             .or_else(|| word(&parameters, RATE_AT).map(u64::from))?;
         let limit = word(&parameters, 2 * RATESPEC)?;
-        // In ticks of 64 ns.
         let ticks = word(&parameters, 2 * RATESPEC + 4)?;
-        let burst = u128::from(ticks) * 64 * u128::from(rate) / 1_000_000_000;
+        let burst = u128::from(ticks) * u128::from(TICK) * u128::from(rate) / 1_000_000_000;
         Some(Self { rate, burst: u32::try_from(burst).unwrap_or(u32::MAX), limit })
     }
 
@@ -125,6 +158,23 @@ impl Tbf {
     }
 }
 
+impl Netem {
+    fn read(message: &TcMessage) -> Option<Self> {
+        let options = options(message)?;
+        let time = |kind, at| {
+            let exact =
+                options.get(NETEM..).and_then(|rest| attribute(rest, kind)).and_then(|bytes| long(&bytes));
+            exact.or_else(|| word(&options, at).map(|ticks| u64::from(ticks) * TICK))
+        };
+        Some(Self {
+            latency: time(TCA_NETEM_LATENCY64, 0)?,
+            jitter: time(TCA_NETEM_JITTER64, 20)?,
+            limit: word(&options, 4)?,
+            loss: word(&options, 8)?,
+        })
+    }
+}
+
 impl Netlink {
     /// Queueing disciplines of a link.
     ///
@@ -139,6 +189,7 @@ impl Netlink {
                 major: message.header.handle.major,
                 root: message.header.parent == TcHandle::ROOT,
                 tbf: if kind_of(&message) == "tbf" { Tbf::read(&message) } else { None },
+                netem: if kind_of(&message) == "netem" { Netem::read(&message) } else { None },
             })
         };
         let what = format!("list the queueing disciplines of link {index}");
@@ -226,5 +277,34 @@ mod tests {
             let read = Tbf::read(&message).unwrap();
             assert_eq!((read.rate, read.limit), (rate, 200_000));
         }
+    }
+
+    /// As the kernel lays it out, which has no netem where these tests run: the struct, then attributes.
+    fn netem(words: [u32; 6], exact: &[(u16, u64)]) -> TcMessage {
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        for (kind, value) in exact {
+            bytes.extend(12u16.to_ne_bytes());
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend(value.to_ne_bytes());
+        }
+        let mut message = TcMessage::default();
+        let options = TcOption::Other(DefaultNla::new(TCA_OPTIONS, bytes));
+        message.attributes = vec![TcAttribute::Kind("netem".to_owned()), TcAttribute::Options(vec![options])];
+        message
+    }
+
+    #[test]
+    fn a_netem_reads_back() {
+        // 100 ms and 5 ms in ticks, 2,000 packets, a half.
+        let words = [1_562_500, 2000, u32::MAX / 2, 0, 0, 78_125];
+        let read = Netem { latency: 100_000_000, jitter: 5_000_000, limit: 2000, loss: u32::MAX / 2 };
+        assert_eq!(Netem::read(&netem(words, &[])), Some(read));
+        // What ticks of 32 bits can't tell, newer kernels tell in ns; the order of attributes is theirs.
+        let exact = [(1, 0), (TCA_NETEM_JITTER64, 7), (TCA_NETEM_LATENCY64, 400_000_000_000)];
+        let read = Netem { latency: 400_000_000_000, jitter: 7, ..read };
+        assert_eq!(Netem::read(&netem([u32::MAX, 2000, u32::MAX / 2, 0, 0, 0], &exact)), Some(read));
+        let mut short = netem(words, &[]);
+        short.attributes = vec![TcAttribute::Options(vec![TcOption::Other(DefaultNla::new(2, vec![1; 20]))])];
+        assert_eq!(Netem::read(&short), None);
     }
 }

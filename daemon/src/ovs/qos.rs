@@ -184,7 +184,56 @@ pub fn set(view: &View, name: &str, wanted: &PortQos) -> Vec<Operation> {
     operations
 }
 
-/// The same with the owner's marks given.
+/// What a port's rows ask for now; `None` if it is nothing that [`set`] writes.
+pub fn read(view: &View, name: &str) -> Option<PortQos> {
+    let (port, interface) = (view.port(name)?, view.interface(name)?);
+    let column = |name| interface.column(name).and_then(Value::as_i64).map_or(Some(0), |n| n.try_into().ok());
+    let discipline = match qos_of(view, port).filter(|qos| is_ours(qos)) {
+        Some(qos) => Some(read_discipline(view, qos)?),
+        None => None,
+    };
+    let read = PortQos {
+        policing_rate: column("ingress_policing_rate")?,
+        policing_burst: column("ingress_policing_burst")?,
+        discipline,
+    };
+    set(view, name, &read).is_empty().then_some(read)
+}
+
+fn read_discipline(view: &View, qos: &Row) -> Option<Discipline> {
+    let number = |row: &Row, key| row.map_get("other_config", key).map_or(Some(0), |text| text.parse().ok());
+    match qos.str("type")? {
+        HTB => {
+            let queue = qos.map("queues")?.get(&Atom::from(0i64))?.as_uuid()?;
+            Some(Discipline::Htb {
+                max_rate: number(qos, "max-rate")?,
+                burst: number(view.queue(&queue)?, "burst")?,
+            })
+        }
+        NETEM => Some(Discipline::Netem {
+            latency: number(qos, "latency")?,
+            jitter: number(qos, "jitter")?,
+            limit: number(qos, "limit")?,
+            loss: qos.map_get("other_config", "loss").map_or(Some(0.0), |text| text.parse().ok())?,
+        }),
+        _ => None,
+    }
+}
+
+/// What a port's rows have to say, and ovs-vswitchd to act on, before they can say what is wanted; `None` if they can at
+/// once. It takes other values of a `linux-netem` for itself and tells the kernel nothing of them
+/// (`netem_qdisc_set` of its `netdev-linux.c`), so that it has to let go of the old ones first. Rows that come and go in
+/// one transaction are one change to it.
+pub fn before(view: &View, name: &str, wanted: &PortQos) -> Option<PortQos> {
+    let config = wanted.discipline.filter(|discipline| discipline.kind() == NETEM)?.config();
+    let qos = qos_of(view, view.port(name)?).filter(|qos| qos.str("type") == Some(NETEM) && is_ours(qos))?;
+    let same = CONFIG_KEYS
+        .iter()
+        .all(|key| qos.map_get("other_config", key) == config.get(*key).map(String::as_str));
+    (!same).then(|| PortQos { discipline: None, ..wanted.clone() })
+}
+
+/// As [`set`], with the owner's marks given.
 pub(super) fn set_marked(
     view: &View,
     name: &str,
@@ -251,8 +300,12 @@ fn set_discipline(
     }
 }
 
-/// Takes our keys away where somebody else's would be lost with the rows; `false` if nothing else is in them.
+/// Takes our keys away where somebody else's would be lost with the rows; `false` if nothing else is in them. A
+/// `linux-netem` has no other keys that mean anything, and goes only as a whole ([`before`]).
 fn strip(view: &View, qos: &Row, operations: &mut Vec<Operation>) -> bool {
+    if qos.str("type") == Some(NETEM) {
+        return false;
+    }
     let foreign = |row: &Row, ours: &[&str]| {
         row.get("other_config").into_iter().flat_map(Value::map_strings).any(|(key, _)| !ours.contains(&key))
     };

@@ -111,6 +111,53 @@ fn delays_and_rates_replace_each_other() {
 }
 
 #[test]
+fn rows_are_read_as_they_were_written() {
+    let netem = Discipline::Netem { latency: 10_000, jitter: 500, limit: 100, loss: 0.5 };
+    let policed = PortQos { policing_rate: 1000, policing_burst: 800, discipline: None };
+    for wanted in [PortQos::default(), shaped(HTB_2M), shaped(netem), policed] {
+        let mut database = database();
+        assert_eq!(read(&view(&database), "a_h"), None);
+        carry_out(&mut database, |view| ensure_port(view, &spec(wanted.clone())));
+        assert_eq!(read(&view(&database), "a_h"), Some(wanted));
+    }
+    let mut database = database();
+    carry_out(&mut database, |view| ensure_port(view, &spec(shaped(HTB_2M))));
+    let queue = rows(&database).1.unwrap();
+    let pairs: AtomMap = [(Atom::from("burst"), Atom::from("much"))].into_iter().collect();
+    database.must(&[Operation::mutate("Queue").by_uuid(queue.uuid).set_map("other_config", pairs).build()]);
+    assert_eq!(read(&view(&database), "a_h"), None);
+}
+
+/// Other values reach the kernel only if the switch has let go of the old ones.
+#[test]
+fn another_netem_comes_after_none() {
+    let mut database = database();
+    let netem = |latency| shaped(Discipline::Netem { latency, jitter: 0, limit: 0, loss: 0.0 });
+    carry_out(&mut database, |view| ensure_port(view, &spec(netem(10_000))));
+    let old = rows(&database).0.unwrap().uuid;
+    assert_eq!(before(&view(&database), "a_h", &netem(10_000)), None, "the same");
+    for at_once in [shaped(HTB_2M), PortQos::default()] {
+        assert_eq!(before(&view(&database), "a_h", &at_once), None);
+    }
+    let policed = PortQos { policing_rate: 1000, policing_burst: 800, ..netem(20_000) };
+    let first = before(&view(&database), "a_h", &policed).unwrap();
+    assert_eq!(first, PortQos { discipline: None, ..policed.clone() });
+    // A key that nobody reads keeps nothing in place.
+    let pairs: AtomMap = [(Atom::from("x"), Atom::from("1"))].into_iter().collect();
+    database.must(&[Operation::mutate("QoS").by_uuid(old).set_map("other_config", pairs).build()]);
+    carry_out(&mut database, |view| Ok(set(view, "a_h", &first)));
+    assert_eq!((rows(&database).0, counts(&database)), (None, (0, 0)), "a transaction of its own");
+    assert_eq!(before(&view(&database), "a_h", &policed), None);
+    carry_out(&mut database, |view| Ok(set(view, "a_h", &policed)));
+    let new = rows(&database).0.unwrap();
+    assert_ne!(new.uuid, old);
+    assert_eq!(config(&new), ["latency=20000"]);
+    // From and to a shaper of another type the switch does both itself.
+    carry_out(&mut database, |view| Ok(set(view, "a_h", &shaped(HTB_2M))));
+    assert_eq!(before(&view(&database), "a_h", &policed), None);
+}
+
+#[test]
 fn a_queue_that_holds_more_than_ours_stays() {
     let mut database = database();
     carry_out(&mut database, |view| ensure_port(view, &spec(shaped(HTB_2M))));

@@ -39,9 +39,17 @@ impl Book {
         news
     }
 
-    /// Forgets ports that are gone.
-    pub fn retain(&self, exists: impl Fn(&str) -> bool) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, _| exists(name));
+    /// Forgets a port. Returns whether it was known.
+    pub fn forget(&self, name: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name).is_some()
+    }
+
+    /// Forgets ports that are gone. Returns whether there was one.
+    pub fn retain(&self, exists: impl Fn(&str) -> bool) -> bool {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = entries.len();
+        entries.retain(|name, _| exists(name));
+        entries.len() != before
     }
 
     /// All entries.

@@ -10,7 +10,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::netlink::{Link, Netlink, Result, Tbf};
+use crate::netlink::{Link, Netem, Netlink, Result, Tbf};
 use crate::ovs::{Discipline, PortQos};
 
 /// Major number of our discipline's handle: another one at the same place is somebody else's.
@@ -21,6 +21,8 @@ pub(crate) const NODE_SHAPER: &str = "ovn0_ifb";
 pub(crate) const NODE_SHAPER_ALIAS: &str = "weir: limits what ovn0 receives";
 /// How long a packet may wait in the pod's shaper, as a share of a second.
 const QUEUE_SHARE: u64 = 20;
+/// Packets that may wait in a `netem` of ovs-vswitchd's where nothing is said of that.
+const NETEM_LIMIT: u64 = 1000;
 /// Room for the Ethernet header and a tag.
 const HEADER: u32 = 18;
 
@@ -88,17 +90,23 @@ impl Effect {
         Self { egress: self.ingress, ingress: self.egress }
     }
 
-    /// Whether the switch's mechanism is not there (any more), and setting it up anew may help: it held before, or this
-    /// is the first look and every kernel has it.
-    pub fn is_lost(&self, before: Option<&Self>, wanted: &PortQos) -> bool {
-        let Some(before) = before else {
-            let shaped = matches!(wanted.discipline, Some(Discipline::Htb { .. }));
-            return shaped && matches!(self.ingress, Hold::Missing(_));
-        };
-        let policed = before.egress == Hold::Police && !matches!(self.egress, Hold::Police | Hold::Unlimited);
-        let shaped =
-            matches!(before.ingress, Hold::Htb | Hold::Netem) && matches!(self.ingress, Hold::Missing(_));
-        policed || shaped
+    /// The wish without what the switch should hold and does not (any more). If ovs-vswitchd is told that first, and the
+    /// whole wish afterwards, it sets the rest up anew. The wish itself where nothing is lost, or where that did not
+    /// help before: the same was missing.
+    #[must_use]
+    pub fn without_lost(&self, before: Option<&Self>, wanted: &PortQos) -> PortQos {
+        let mut kept = wanted.clone();
+        if before.is_some_and(|before| before.egress == Hold::Police)
+            && !matches!(self.egress, Hold::Police | Hold::Unlimited)
+        {
+            (kept.policing_rate, kept.policing_burst) = (0, 0);
+        }
+        if matches!(self.ingress, Hold::Missing(_))
+            && before.is_none_or(|before| before.ingress != self.ingress)
+        {
+            kept.discipline = None;
+        }
+        kept
     }
 
     /// Reasons of what is not in effect.
@@ -128,7 +136,7 @@ pub struct PodEnd<'a> {
 pub enum End<'a> {
     /// A pod's own end, which can be shaped.
     Pod(PodEnd<'a>),
-    /// A pod's end that can't be reached: its namespace is gone.
+    /// A pod's end that can't be reached: its namespace is gone, or is somebody else's by now.
     Lost,
     /// The node itself: its own port.
     Node,
@@ -174,7 +182,10 @@ async fn egress(
     // What the userspace datapath reads from a veth no filter has seen; what it hands to a tap passes the stack.
     let filters_count = !userspace || matches!(end, End::Node);
     let policed = match host_end {
-        Some(link) if limited && filters_count => host.filters_ingress(link.index).await?,
+        Some(link) if limited && filters_count => {
+            let rate = u64::from(wanted.policing_rate) * 125;
+            host.policing_rates(link.index).await?.into_iter().any(|shown| is_near(shown, rate))
+        }
         _ => false,
     };
     let end = match (end, limited, policed) {
@@ -184,7 +195,7 @@ async fn egress(
         (_, true, true) => return Ok(Hold::Police),
         (End::Lost, ..) => {
             return Ok(Hold::Missing(
-                "the switch's policing has no effect here, and the pod's namespace can't be entered; delete the pod"
+                "the switch's policing has no effect here, and the pod's own end can't be reached; delete the pod"
                     .to_owned(),
             ));
         }
@@ -287,8 +298,7 @@ async fn ingress(host: &Netlink, host_end: Option<&Link>, wanted: &PortQos) -> R
         Discipline::Htb { max_rate, .. } => {
             let wanted = max_rate / 8;
             Ok(match host.htb_ceiling(link.index, 1).await? {
-                // The switch rounds to its own units.
-                Some(ceiling) if ceiling.abs_diff(wanted) <= wanted / 50 + 1 => Hold::Htb,
+                Some(ceiling) if is_near(ceiling, wanted) => Hold::Htb,
                 Some(ceiling) => {
                     Hold::Missing(format!("the kernel shapes to {} bit/s instead", ceiling.saturating_mul(8)))
                 }
@@ -298,70 +308,45 @@ async fn ingress(host: &Netlink, host_end: Option<&Link>, wanted: &PortQos) -> R
             })
         }
         Discipline::Netem { .. } => {
-            let there =
-                host.qdiscs(link.index).await?.iter().any(|qdisc| qdisc.root && qdisc.kind == "netem");
-            Ok(if there {
-                Hold::Netem
-            } else {
-                Hold::Missing("this kernel has no netem; load module sch_netem".to_owned())
+            let qdiscs = host.qdiscs(link.index).await?;
+            let shown = qdiscs.iter().find(|qdisc| qdisc.root && qdisc.kind == "netem");
+            Ok(match shown.map(|qdisc| qdisc.netem) {
+                Some(Some(shown)) => netem(&discipline, &shown),
+                Some(None) => Hold::Missing("what the kernel tells of its netem can't be read".to_owned()),
+                None => Hold::Missing("this kernel has no netem; load module sch_netem".to_owned()),
             })
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn policed(rate: u32, burst: u32) -> PortQos {
-        PortQos { policing_rate: rate, policing_burst: burst, discipline: None }
-    }
-
-    #[test]
-    fn the_pods_shaper_lets_packets_pass_at_any_rate() {
-        let tbf = shaper(&policed(10_000, 8000), 1400);
-        assert_eq!(tbf, Tbf { rate: 1_250_000, burst: 1_000_000, limit: 1_062_500 });
-        // No burst asked for, a rate of a few bytes, the highest rate.
-        for (rate, burst) in [(1000, 0), (1, 0), (u32::MAX, 0), (u32::MAX, u32::MAX)] {
-            let tbf = shaper(&policed(rate, burst), 1400);
-            assert!(tbf.burst >= 2 * 1418 && tbf.limit >= tbf.burst, "{tbf:?}");
-        }
-    }
-
-    #[test]
-    fn every_word_is_listed() {
-        let all = [
-            Hold::Unlimited,
-            Hold::Police,
-            Hold::PodShaper,
-            Hold::NodeShaper,
-            Hold::Htb,
-            Hold::Netem,
-            Hold::Missing("x".into()),
-        ];
-        assert_eq!(all.each_ref().map(Hold::as_str), Hold::WORDS);
-    }
-
-    #[test]
-    fn what_was_lost_is_set_up_anew_once() {
-        let htb =
-            PortQos { discipline: Some(Discipline::Htb { max_rate: 8, burst: 8 }), ..PortQos::default() };
-        let missing = || Hold::Missing("x".into());
-        let effect = |egress, ingress| Effect { egress, ingress };
-        let gone = effect(Hold::Unlimited, missing());
-        assert!(gone.is_lost(Some(&effect(Hold::Unlimited, Hold::Htb)), &htb));
-        assert!(gone.is_lost(None, &htb), "a restart of the agent hides who took it away");
-        assert!(!gone.is_lost(Some(&gone), &htb), "a kernel without it is not asked again and again");
-        assert!(!gone.is_lost(None, &PortQos::default()));
-        let shaper = effect(Hold::PodShaper, Hold::Unlimited);
-        assert!(shaper.is_lost(Some(&effect(Hold::Police, Hold::Unlimited)), &htb));
-        assert!(!shaper.is_lost(Some(&shaper), &htb));
-        assert_eq!(gone.crossed(), effect(missing(), Hold::Unlimited));
-    }
-
-    #[test]
-    fn reasons_name_the_direction() {
-        let effect = Effect { egress: Hold::Missing("x".into()), ingress: Hold::Htb };
-        assert_eq!(effect.missing().collect::<Vec<_>>(), [("egress", "x")]);
-    }
+/// Whether a rate is the wanted one: the switch rounds to its own units.
+fn is_near(shown: u64, wanted: u64) -> bool {
+    shown.abs_diff(wanted) <= wanted / 50 + 1
 }
+
+/// Whether the kernel's delays and losses are the wanted ones: ovs-vswitchd keeps an older one that it finds, and
+/// cannot carry all values.
+fn netem(wanted: &Discipline, shown: &Netem) -> Hold {
+    let &Discipline::Netem { latency, jitter, limit, loss } = wanted else { return Hold::Netem };
+    // The kernel rounds to ticks of 64 ns.
+    let near = |wanted: u64, shown: u64| wanted.saturating_mul(1000).abs_diff(shown) <= 1000;
+    let share = (f64::from(u32::MAX) * loss / 100.0) as u32;
+    let limit = if limit == 0 { NETEM_LIMIT } else { limit };
+    let (in_time, lost) =
+        (near(latency, shown.latency) && near(jitter, shown.jitter), share.abs_diff(shown.loss) <= 1);
+    if in_time && lost && limit == u64::from(shown.limit) {
+        return Hold::Netem;
+    }
+    let hint = if lost || loss.fract() == 0.0 { "" } else { "OVS takes whole percents of loss; " };
+    Hold::Missing(format!(
+        "{hint}the kernel delays by {} ms (jitter {} ms), loses {:.2} percent and lets {} packets wait instead",
+        shown.latency as f64 / 1e6,
+        shown.jitter as f64 / 1e6,
+        f64::from(shown.loss) * 100.0 / f64::from(u32::MAX),
+        shown.limit,
+    ))
+}
+
+#[cfg(test)]
+#[path = "effect_tests.rs"]
+mod tests;

@@ -3,19 +3,18 @@
 //! In: pods and this node as watched, the switch's rows. Out: rows, shapers in pods, events, the [`Book`](super::Book).
 //! Level-triggered: a pass compares everything and touches only what differs, so it needs no memory of what changed.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::effect::{Effect, End, PodEnd, settle};
+use super::inside::{Inside, NAMESPACE};
 use super::limits::{self, Limits};
 use crate::attachments::{pod_of, provider_of};
 use crate::kube::{EventType, NodeFacts, ObjectRef, PodFacts};
-use crate::netlink::{self, Link, Netlink};
+use crate::netlink::Link;
 use crate::node::OVN0;
 use crate::ovs::{Interface, PortQos, View, qos as rows};
-use crate::plug::{CONTAINER_ID, IF_NAME, Plugger};
-use crate::sys::Namespace;
+use crate::plug::{CONTAINER_ID, Plugger};
 
 /// Event reasons (node contract §2.8).
 const UPDATED: &str = "PodQoSUpdated";
@@ -24,12 +23,24 @@ const INVALID: &str = "ValidatePodNetworkFailed";
 const IGNORED: &str = "PodNetworkOptionIgnored";
 /// The node's own, Weir's.
 const NODE_FAILED: &str = "NodeQoSUpdateFailed";
+const NOT_ACTED: &str = "ovs-vswitchd has not acted on the change yet";
 
 /// The keeper of a node's limits.
 pub struct Keeper {
     plugger: Arc<Plugger>,
     /// Complaints about annotations, by interface: told once.
     told: BTreeMap<String, String>,
+    /// Interfaces whose rows were changed, and nobody was told yet what became of it.
+    untold: BTreeSet<String>,
+}
+
+/// A port on this side.
+struct Place<'a> {
+    name: &'a str,
+    /// The switch's device, `None` where it is not in the host's namespace.
+    link: Option<&'a Link>,
+    end: End<'a>,
+    userspace: bool,
 }
 
 /// What a pass did.
@@ -44,7 +55,7 @@ pub struct Passed {
 impl Keeper {
     /// A keeper over everything that CNI calls share.
     pub fn new(plugger: Arc<Plugger>) -> Self {
-        Self { plugger, told: BTreeMap::new() }
+        Self { plugger, told: BTreeMap::new(), untold: BTreeSet::new() }
     }
 
     /// One pass. `verify` looks at the kernel even where nothing changed.
@@ -54,19 +65,26 @@ impl Keeper {
         let pods = self.plugger.cluster.pods.get();
         let network = self.plugger.network.borrow().clone();
         let (true, true, Some(network)) = (view.is_connected(), pods.synced, network) else { return passed };
-        self.plugger.limits.retain(|name| view.interface(name).is_some());
-        self.told.retain(|name, _| view.interface(name).is_some());
+        let exists = |name: &str| view.interface(name).is_some();
+        if self.plugger.limits.retain(exists) {
+            self.plugger.metrics.limited_interfaces(&self.plugger.limits.counts());
+        }
+        self.told.retain(|name, _| exists(name));
+        self.untold.retain(|name| exists(name));
         if verify && let Err(error) = self.plugger.ovs.apply(|view| Ok(rows::sweep(view))).await {
             tracing::warn!(error = %error, "limits of dead ports can't be removed");
             passed.again = true;
         }
-        for interface in view.interfaces().filter(Interface::is_pod_port) {
+        // One that waits for its pod's ADD has no other end yet; the ADD settles it.
+        let plugged = |interface: &Interface| interface.external_id(NAMESPACE).is_some();
+        for interface in view.interfaces().filter(Interface::is_pod_port).filter(plugged) {
             let Some(pod) = pod_of(&interface, &pods) else { continue };
             let Some(provider) = provider_of(&interface, &pod) else { continue };
             let object = ObjectRef::pod(&pod.namespace, &pod.name, &pod.uid);
             let limits = limits::read(|key| pod.annotation(&provider, key));
-            let Some(limits) = self.read(&interface, object.clone(), INVALID, limits) else { continue };
-            if !self.is_due(&view, interface.name(), &limits.qos, verify) {
+            let limits = self.read(&interface, object.clone(), INVALID, limits).map(|limits| limits.qos);
+            let Some(wanted) = limits.or_else(|| rows::read(&view, interface.name())) else { continue };
+            if !self.is_due(&view, interface.name(), &wanted, verify) {
                 continue;
             }
             // A call that runs for this container settles it itself.
@@ -75,7 +93,7 @@ impl Keeper {
                 passed.again = true;
                 continue;
             }
-            match self.pod_port(&interface, &pod, object, &limits.qos, network.userspace).await {
+            match self.pod_port(&interface, &pod, object, &wanted, network.userspace).await {
                 Ok(changed) => passed.changed += usize::from(changed),
                 Err(error) => {
                     tracing::warn!(port = interface.name(), error, "limits can't be set; trying again");
@@ -93,7 +111,8 @@ impl Keeper {
         passed
     }
 
-    /// Limits that could be read; complaints are told once.
+    /// Limits that could be read; complaints are told once. Where they can't be read, those that the rows ask for stay
+    /// in effect.
     fn read(
         &mut self,
         interface: &Interface,
@@ -118,6 +137,9 @@ impl Keeper {
 
     /// Whether a port has to be touched or looked at.
     fn is_due(&self, view: &View, name: &str, wanted: &PortQos, verify: bool) -> bool {
+        if self.untold.contains(name) {
+            return true;
+        }
         let known = self.plugger.limits.get(name);
         let settled = match &known {
             None => *wanted == PortQos::default(),
@@ -127,43 +149,73 @@ impl Keeper {
     }
 
     async fn pod_port(
-        &self,
+        &mut self,
         interface: &Interface,
         pod: &PodFacts,
         object: ObjectRef,
         wanted: &PortQos,
         userspace: bool,
     ) -> Result<bool, String> {
-        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let text = |error: crate::netlink::Error| error.to_string();
+        let plugger = self.plugger.clone();
         let name = interface.name();
-        let host = &self.plugger.host.netlink;
         let internal = interface.column("type").and_then(ovsdb::Value::as_str) == Some("internal");
-        let link = if internal { None } else { host.link(name).await.map_err(|error| text(&error))? };
-        let end = Inside::open(interface, link.as_ref()).await.map_err(|error| text(&error))?;
-        // The shaper goes before the row that tells of it: after a crash between the two the row still does.
-        if wanted.policing_rate == 0 {
-            settle(host, link.as_ref(), end.end(), userspace, wanted).await.map_err(|e| text(&e))?;
-        }
-        let before = self.plugger.limits.get(name).map(|entry| entry.effect);
-        let changed = self.plugger.set_rows(name, wanted).await?;
-        let mut effect =
-            settle(host, link.as_ref(), end.end(), userspace, wanted).await.map_err(|e| text(&e))?;
-        // What the switch never had in its hands it can't set up.
-        if !changed && link.is_some() && effect.is_lost(before.as_ref(), wanted) {
-            self.plugger.set_up_anew(name, wanted).await?;
-            effect = settle(host, link.as_ref(), end.end(), userspace, wanted).await.map_err(|e| text(&e))?;
-        }
-        self.plugger.tell_effect(object, FAILED, name, wanted, &effect);
+        let link = if internal { None } else { plugger.host.netlink.link(name).await.map_err(text)? };
+        let inside = Inside::open(&plugger.host, interface, link.as_ref()).await.map_err(text)?;
+        let before = plugger.limits.get(name).map(|entry| entry.effect);
+        let place = Place { name, link: link.as_ref(), end: inside.end(), userspace };
+        let (changed, effect) = self.hold(&place, wanted, before.as_ref()).await?;
+        plugger.tell_effect(object, FAILED, name, wanted, &effect);
         if changed {
             let message =
-                format!("interface={} ingress={} egress={}", end.name, effect.ingress, effect.egress);
+                format!("interface={} ingress={} egress={}", inside.name, effect.ingress, effect.egress);
             tracing::info!(pod = pod.name, namespace = pod.namespace, message, "limits changed");
             if effect.missing().next().is_none() {
                 let object = ObjectRef::pod(&pod.namespace, &pod.name, &pod.uid);
-                self.plugger.recorder.record(object, EventType::Normal, UPDATED, message);
+                plugger.recorder.record(object, EventType::Normal, UPDATED, message);
             }
         }
         Ok(changed)
+    }
+
+    /// Makes rows and kernel say what is wanted, and looks what holds. Whether the rows were changed since somebody was
+    /// told, and how the limits hold. Nothing is said while ovs-vswitchd has not acted: that is no verdict.
+    async fn hold(
+        &mut self,
+        place: &Place<'_>,
+        wanted: &PortQos,
+        before: Option<&Effect>,
+    ) -> Result<(bool, Effect), String> {
+        let plugger = self.plugger.clone();
+        let look = async || {
+            let settled = settle(&plugger.host.netlink, place.link, place.end, place.userspace, wanted).await;
+            settled.map_err(|error| error.to_string())
+        };
+        // The shaper goes before the row that tells of it: after a crash between the two the row still does.
+        if wanted.policing_rate == 0 {
+            look().await?;
+        }
+        let acted = match plugger.write_rows(place.name, wanted).await? {
+            true => {
+                self.untold.insert(place.name.to_owned());
+                plugger.ovs.applied().await
+            }
+            // Not waited for again: the view tells when it has.
+            false => plugger.is_acted_on(),
+        };
+        let changed = self.untold.contains(place.name);
+        if changed && !acted {
+            return Err(NOT_ACTED.to_owned());
+        }
+        let mut effect = look().await?;
+        let first = effect.without_lost(before, wanted);
+        // What the switch never had in its hands it can't set up.
+        if place.link.is_some() && first != *wanted {
+            plugger.set_up_anew(place.name, &first, wanted).await?;
+            effect = look().await?;
+        }
+        self.untold.remove(place.name);
+        Ok((changed, effect))
     }
 
     /// The node's own port, by the node's annotations.
@@ -174,31 +226,18 @@ impl Keeper {
         let limits =
             limits::read_node(|key| node.annotation(&crds::keys::pod_key(crds::keys::DEFAULT_PROVIDER, key)));
         let object = ObjectRef::node(&node.name, &node.name);
-        let Some(limits) = self.read(&interface, object.clone(), NODE_FAILED, limits) else {
+        let limits = self.read(&interface, object.clone(), NODE_FAILED, limits).map(|limits| limits.qos);
+        let Some(wanted) = limits.or_else(|| rows::read(view, OVN0)) else { return Ok(false) };
+        if !self.is_due(view, OVN0, &wanted, verify) {
             return Ok(false);
-        };
-        if !self.is_due(view, OVN0, &limits.qos, verify) {
-            return Ok(false);
         }
-        let before = self.plugger.limits.get(OVN0).map(|entry| entry.effect.crossed());
-        let host = &self.plugger.host.netlink;
-        let link = host.link(OVN0).await.map_err(|error| error.to_string())?;
-        let look = async || {
-            let settled = settle(host, link.as_ref(), End::Node, userspace, &limits.qos).await;
-            settled.map_err(|error| error.to_string())
-        };
-        // As with pods: the shaper goes before the row that tells of it.
-        if limits.qos.policing_rate == 0 {
-            look().await?;
-        }
-        let changed = self.plugger.set_rows(OVN0, &limits.qos).await?;
-        let mut effect = look().await?;
-        if !changed && effect.is_lost(before.as_ref(), &limits.qos) {
-            self.plugger.set_up_anew(OVN0, &limits.qos).await?;
-            effect = look().await?;
-        }
+        let plugger = self.plugger.clone();
+        let before = plugger.limits.get(OVN0).map(|entry| entry.effect.crossed());
+        let link = plugger.host.netlink.link(OVN0).await.map_err(|error| error.to_string())?;
+        let place = Place { name: OVN0, link: link.as_ref(), end: End::Node, userspace };
+        let (changed, effect) = self.hold(&place, &wanted, before.as_ref()).await?;
         let effect = effect.crossed();
-        self.plugger.tell_effect(object, NODE_FAILED, OVN0, &limits.qos, &effect);
+        plugger.tell_effect(object, NODE_FAILED, OVN0, &wanted, &effect);
         if changed {
             tracing::info!(ingress = %effect.ingress, egress = %effect.egress, "limits of the node changed");
         }
@@ -206,49 +245,29 @@ impl Keeper {
     }
 }
 
-/// A pod's end, with what keeps it open.
-struct Inside {
-    netlink: Option<Netlink>,
-    link: Option<Link>,
-    name: String,
-}
-
-impl Inside {
-    /// By what ADD noted, or by what the host's end says of its peer. A namespace that is gone has no end.
-    async fn open(interface: &Interface, host_end: Option<&Link>) -> Result<Self, netlink::Error> {
-        let name = interface.external_id(IF_NAME).unwrap_or_default().to_owned();
-        let mut inside = Self { netlink: None, link: None, name };
-        let Some(path) = interface.external_id("pod_netns").filter(|path| !path.is_empty()) else {
-            return Ok(inside);
-        };
-        let Ok(namespace) = Namespace::open(Path::new(path)) else { return Ok(inside) };
-        let netlink = Netlink::in_namespace(&namespace).await?;
-        inside.link = match host_end.and_then(|link| link.peer) {
-            Some(peer) => netlink.links().await?.into_iter().find(|link| link.index == peer),
-            None if inside.name.is_empty() => None,
-            None => netlink.link(&inside.name).await?,
-        };
-        if let Some(link) = &inside.link {
-            inside.name.clone_from(&link.name);
-        }
-        inside.netlink = Some(netlink);
-        Ok(inside)
-    }
-
-    fn end(&self) -> End<'_> {
-        match (&self.netlink, &self.link) {
-            (Some(netlink), Some(link)) => End::Pod(PodEnd { netlink, index: link.index, mtu: link.mtu }),
-            _ => End::Lost,
-        }
-    }
-}
-
 impl Plugger {
-    /// Writes a port's rows and waits until ovs-vswitchd has acted on them. Whether there was anything to write.
-    async fn set_rows(&self, name: &str, wanted: &PortQos) -> Result<bool, String> {
-        if rows::set(&self.ovs.view(), name, wanted).is_empty() {
+    /// ovs-vswitchd has acted on every change that it was asked to tell of.
+    fn is_acted_on(&self) -> bool {
+        let (asked, acted) = self.ovs.view().configurations();
+        acted >= asked
+    }
+
+    /// Writes a port's rows, in the steps that ovs-vswitchd needs. Whether there was anything to write.
+    async fn write_rows(&self, name: &str, wanted: &PortQos) -> Result<bool, String> {
+        let view = self.ovs.view();
+        if rows::set(&view, name, wanted).is_empty() {
             return Ok(false);
         }
+        if let Some(first) = rows::before(&view, name, wanted) {
+            self.write_step(name, &first).await?;
+            // If it takes too long, the look at the kernel tells what became of it.
+            self.ovs.applied().await;
+        }
+        self.write_step(name, wanted).await?;
+        Ok(true)
+    }
+
+    async fn write_step(&self, name: &str, wanted: &PortQos) -> Result<(), String> {
         let wish = |view: &View| {
             let mut operations = rows::set(view, name, wanted);
             if !operations.is_empty() {
@@ -256,23 +275,26 @@ impl Plugger {
             }
             Ok(operations)
         };
-        self.ovs.apply(wish).await.map_err(|error| error.to_string())?;
-        if !self.ovs.applied().await {
-            return Err("ovs-vswitchd has not acted on the change yet".to_owned());
-        }
-        Ok(true)
+        self.ovs.apply(wish).await.map_err(|error| error.to_string())
     }
 
-    /// Somebody took away what the switch had set up in the kernel. It notices nothing, and sets it up only if it is told
-    /// something else before.
-    async fn set_up_anew(&self, name: &str, wanted: &PortQos) -> Result<(), String> {
-        tracing::info!(port = name, "what held a limit was taken away; it is set up anew");
-        self.set_rows(name, &PortQos::default()).await?;
-        self.set_rows(name, wanted).await.map(drop)
+    /// Somebody took away or changed what the switch had set up in the kernel, or it found an older one when it began.
+    /// It notices nothing, and sets it up only if it is told something else before, `first`. Without an ovs-vswitchd
+    /// that acts nothing is touched: the rows have to say what is wanted when it comes back.
+    async fn set_up_anew(&self, name: &str, first: &PortQos, wanted: &PortQos) -> Result<(), String> {
+        if !self.is_acted_on() {
+            return Err(NOT_ACTED.to_owned());
+        }
+        tracing::info!(port = name, "what held a limit was taken away or is another; it is set up anew");
+        self.write_step(name, first).await?;
+        let let_go = self.ovs.applied().await;
+        self.write_step(name, wanted).await?;
+        if self.ovs.applied().await && let_go { Ok(()) } else { Err(NOT_ACTED.to_owned()) }
     }
 
     /// At the end of an ADD: looks whether the limits hold, shapes the pod's end where they do not otherwise. What can't
-    /// be limited is told of; the pod runs.
+    /// be limited is told of; the pod runs. What the switch should have set up and has not, the keeper looks at again:
+    /// it has the time to wait for it.
     pub(crate) async fn hold_limits(
         &self,
         object: ObjectRef,
@@ -287,10 +309,16 @@ impl Plugger {
         let host = &self.host.netlink;
         let settled = async {
             let link = host.link(name).await?;
-            settle(host, link.as_ref(), End::Pod(end), userspace, wanted).await
+            let effect = settle(host, link.as_ref(), End::Pod(end), userspace, wanted).await?;
+            Ok::<_, crate::netlink::Error>((link.is_some(), effect))
         };
         match settled.await {
-            Ok(effect) => self.tell_effect(object, FAILED, name, wanted, &effect),
+            Ok((true, effect)) if effect.without_lost(None, wanted) != *wanted => {
+                if self.limits.forget(name) {
+                    self.metrics.limited_interfaces(&self.limits.counts());
+                }
+            }
+            Ok((_, effect)) => self.tell_effect(object, FAILED, name, wanted, &effect),
             Err(error) => {
                 let message = format!("stage=effect error={error}");
                 self.recorder.record(object, EventType::Warning, FAILED, message);

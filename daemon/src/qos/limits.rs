@@ -80,7 +80,9 @@ fn read_as<'a>(
     let delays = Discipline::Netem {
         latency: milliseconds("latency", get("latency"))?,
         jitter: milliseconds("jitter", get("jitter"))?,
-        limit: number::<u64>("limit", get("limit"), "a number of packets")?.unwrap_or_default(),
+        // More neither the switch nor the kernel can count.
+        limit: number::<u32>("limit", get("limit"), "a number of packets up to 4294967295")?
+            .map_or(0, u64::from),
         loss: percent("loss", get("loss"))?,
     };
     let delays = match &delays {

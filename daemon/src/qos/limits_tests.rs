@@ -68,6 +68,7 @@ fn k_164_what_is_no_number_is_an_error_that_names_it() {
         ("latency", "99999999999"),
         ("jitter", "-3"),
         ("limit", "x"),
+        ("limit", "4294967296"),
         ("loss", "101"),
     ] {
         let error = of(&[(key, value)]).unwrap_err();

@@ -12,6 +12,7 @@
 
 mod book;
 mod effect;
+mod inside;
 mod keeper;
 pub mod limits;
 

@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use daemon::flags::Flags;
-use daemon::kube::PodFacts;
-use daemon::plug::Plugger;
+use daemon::kube::{EventSink, PodFacts, Recorder};
+use daemon::netlink::Netlink;
+use daemon::plug::{Locks, Patience, Plugger};
 use daemon::qos::Effect;
 use daemon::sys::Namespace;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::Node;
+use super::api::FakeApi;
 
 pub const LIMIT: Duration = Duration::from_secs(30);
 
@@ -21,6 +23,45 @@ pub fn annotate(pod: &mut PodFacts, pairs: &[(&str, &str)]) {
     for (key, value) in pairs {
         pod.annotations.insert(crds::keys::pod_key("ovn", key), (*value).into());
     }
+}
+
+/// A daemon of its own on the same node, as after a restart.
+pub fn restarted(node: &Node) -> Arc<Plugger> {
+    restarted_telling(node, node.plugger.recorder.clone())
+}
+
+fn restarted_telling(node: &Node, recorder: Recorder) -> Arc<Plugger> {
+    let old = &node.plugger;
+    Arc::new(Plugger::new(
+        old.node.clone(),
+        old.cluster.clone(),
+        old.ovs.clone(),
+        old.host.clone(),
+        old.network.clone(),
+        recorder,
+        old.metrics.clone(),
+        Patience::default(),
+        Locks::default(),
+    ))
+}
+
+/// The events that `work` tells by a daemon of its own: reasons and messages, all that it leaves no time to tell too.
+pub async fn told(node: &Node, work: impl AsyncFnOnce(Arc<Plugger>)) -> Vec<(String, String)> {
+    let (api, url) = FakeApi::start(&Namespace::current().unwrap(), "127.0.0.1");
+    let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
+    let (sink, recorder) = EventSink::new(client, "n1");
+    work(restarted_telling(node, recorder)).await;
+    // It ends with its last recorder, all sent.
+    sink.run().await;
+    let text = |event: &serde_json::Value, key: &str| event[key].as_str().unwrap().to_owned();
+    api.told().iter().map(|event| (text(event, "reason"), text(event, "message"))).collect()
+}
+
+/// The kind of what waits at the root of a pod's interface.
+pub async fn root_qdisc(namespace: &Namespace) -> Option<String> {
+    let inside = Netlink::in_namespace(namespace).await.unwrap();
+    let link = inside.require_link("eth0").await.unwrap();
+    inside.qdiscs(link.index).await.unwrap().into_iter().find(|q| q.root).map(|q| q.kind)
 }
 
 /// The loop that the agent runs, until the guard is dropped.
