@@ -111,14 +111,14 @@ async fn k_130_external_egress_follows_the_subnet_and_its_pods() {
     assert_eq!(rules().await, ["10.16.0.11/32 1000"]);
     // A new agent that does not know its pods yet takes nothing away.
     drop(agent);
-    machine.api.hold("pods", true);
+    machine.api.refuse("pods", 503, usize::MAX);
     let asked = machine.api.queries("pods").len();
     let runtime = tokio::runtime::Handle::current();
     let mut monitor = machine.namespace.run(move || Monitor::open_on(&runtime).unwrap()).unwrap();
     let _agent = machine.start_agent();
     until(&machine, "questions for pods", async || machine.api.queries("pods").len() > asked + 2).await;
     assert_eq!(rules().await, ["10.16.0.11/32 1000"]);
-    machine.api.hold("pods", false);
+    machine.api.refuse("pods", 503, 0);
     machine.wait_ready().await;
     assert_eq!(rules().await, ["10.16.0.11/32 1000"]);
     while let Some(Some(change)) = monitor.next().now_or_never() {

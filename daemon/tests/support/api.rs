@@ -45,8 +45,6 @@ struct Objects {
     asked: Vec<(String, String)>,
     /// What it asked for: plural and query of each list and watch.
     queries: Vec<(String, String)>,
-    /// Kinds that are not listed for now.
-    held: BTreeSet<String>,
     /// Lists and watches that are refused yet: by plural, status and how many.
     refusals: BTreeMap<String, (u16, usize)>,
 }
@@ -148,17 +146,7 @@ impl FakeApi {
         }
     }
 
-    /// Lists of a kind fail until this is taken back.
-    pub fn hold(&self, plural: &str, held: bool) {
-        let mut state = self.0.state.lock().unwrap();
-        if held {
-            state.held.insert(plural.to_owned());
-        } else {
-            state.held.remove(plural);
-        }
-    }
-
-    /// Answers the next lists and watches of a kind with 403 or 404.
+    /// Answers the next lists and watches of a kind with that status.
     pub fn refuse(&self, plural: &str, code: u16, times: usize) {
         self.0.state.lock().unwrap().refusals.insert(plural.to_owned(), (code, times));
     }
@@ -252,9 +240,6 @@ impl FakeApi {
     fn list(&self, plural: &str, query: &str) -> Response {
         let mut state = self.0.state.lock().unwrap();
         state.queries.push((plural.to_owned(), query.to_owned()));
-        if state.held.contains(plural) {
-            return StatusCode::SERVICE_UNAVAILABLE.into_response();
-        }
         if let Some((code, times)) = state.refusals.get_mut(plural)
             && *times > 0
         {
