@@ -67,6 +67,36 @@ fn u_10_a_full_subnet_is_waited_for_in_silence() {
     assert_eq!(served(&bench), 13);
 }
 
+/// Those that were refused before their subnet was full wait for it like those that came after.
+#[test]
+fn u_10_who_was_refused_for_another_reason_before_waits_for_an_address_too() {
+    let mut bench = super::bench(Families::V4);
+    lead(&mut bench, Families::V4);
+    let names: Vec<String> = (0..20).map(|n| format!("p-{n:02}")).collect();
+    for name in &names {
+        bench.add_pod_with(name, "n-1", json!({ "ovn.kubernetes.io/logical_switch": "s" }));
+    }
+    bench.settle();
+    let spec = json!({ "cidrBlock": "10.30.0.0/28" });
+    bench.api.create(&cluster(Kind::Subnet, "s"), json!({ "spec": spec })).unwrap();
+    bench.settle();
+    let served = |bench: &Bench| -> Vec<String> {
+        names.iter().filter(|name| allocated(bench, name)).cloned().collect()
+    };
+    for gone in 0..4 {
+        assert_eq!(served(&bench).len(), 13, "{gone} are gone");
+        for name in names.iter().filter(|name| bench.api.get(&pod(name)).is_some()) {
+            if !allocated(&bench, name) {
+                let said = bench.processes[0].events.iter().rfind(|event| event.object == pod(name)).unwrap();
+                assert!(said.message.contains("no free IPv4 address"), "{name}: {}", said.message);
+            }
+        }
+        bench.api.remove(&pod(&served(&bench)[0]));
+        bench.settle();
+    }
+    bench.verify();
+}
+
 #[rstest]
 #[case(Families::V4, "10.16.0.1")]
 #[case(Families::V6, "fd00:10:16::1")]
