@@ -112,6 +112,37 @@ fn u_11_nobody_gets_the_gateway(#[case] families: Families, #[case] asked: &str)
     assert_eq!(ports_with(&bench, "5.5"), 0, "no half of it");
 }
 
+/// Not by a record of one's own either, nor by saying that one was told it.
+#[test]
+fn u_11_nobody_claims_the_gateway() {
+    let mut bench = super::bench(Families::V4);
+    lead(&mut bench, Families::V4);
+    let record = cluster(Kind::Ip, "b.web");
+    let spec = json!({ "subnet": "ovn-default", "ipAddress": "10.16.0.1", "podName": "b", "namespace": "web",
+        "macAddress": "02:00:00:00:33:33" });
+    bench.api.create(&record, json!({ "spec": spec })).unwrap();
+    bench.settle();
+    let said = |bench: &Bench, object: &crate::facts::ObjectRef| -> String {
+        let events = bench.processes.iter().flat_map(|process| &process.events);
+        events.filter(|event| event.object == *object).map(|event| event.message.to_string()).collect()
+    };
+    assert!(said(&bench, &record).contains("its gateway"), "{}", said(&bench, &record));
+    bench.processes.last_mut().unwrap().paused = true;
+    let told = json!({
+        "ovn.kubernetes.io/allocated": "true", "ovn.kubernetes.io/routed": "true",
+        IP: "10.16.0.1", "ovn.kubernetes.io/mac_address": "02:00:00:00:00:42",
+        "ovn.kubernetes.io/logical_switch": "ovn-default",
+    });
+    bench.add_pod_with("a", "n-1", told);
+    bench.add_pod("b", "n-1");
+    lead(&mut bench, Families::V4);
+    bench.settle();
+    assert!(said(&bench, &pod("a")).contains("its gateway"), "{}", said(&bench, &pod("a")));
+    assert_eq!(bench.api.annotation(&pod("b"), IP), Some("10.16.0.2"));
+    assert_eq!(ports_with(&bench, " 10.16.0.1"), 0);
+    assert!(bench.core().quiet(), "{}", bench.core().status());
+}
+
 /// The families never touch each other's addresses, whatever order nodes have theirs in.
 #[rstest]
 #[case(Families::V4)]

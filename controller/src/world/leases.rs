@@ -143,6 +143,7 @@ impl World {
         if let Some(machine) = self.machines.of_pod(namespace, name).cloned() {
             return self.want_machine(&(namespace.clone(), machine));
         }
+        self.requeue_kept_of(namespace, name);
         let port: Arc<str> = names::pod_port(name, namespace, keys::DEFAULT_PROVIDER).into();
         let interfaces = self.interfaces(namespace, name);
         let replaced = interfaces.is_some_and(|interfaces| !interfaces.default);
@@ -246,8 +247,12 @@ impl World {
         let before = self.leases.state(&self.ipam, port);
         self.leases.ungiven.remove(port);
         let leftovers = self.leases.rows.contains(port) || self.ips.contains_key(port) || self.eip_row(port);
-        let held = self.ipam.lease(port).cloned();
         let wanted = self.leases.wanted.get(port).cloned();
+        if give && wanted.is_some() && self.ipam.lease(port).is_none() && self.awaited(port) {
+            // It was reserved for whoever has come meanwhile.
+            self.reserve(port, give);
+        }
+        let held = self.ipam.lease(port).cloned();
         let Some(owner) = wanted.or_else(|| self.pass_on(port)) else {
             self.leases.waiting.remove(port);
             self.leases.moving.remove(port);
@@ -284,6 +289,11 @@ impl World {
             _ => {}
         }
         Some(heir)
+    }
+
+    /// A user's reservation is still to be served.
+    fn awaited(&self, port: &Arc<str>) -> bool {
+        self.ips.get(port).is_some_and(|ip| ip.meta.deleting_at.is_none() && self.unserved(ip))
     }
 
     /// A user's reservation whose address is not taken yet.
