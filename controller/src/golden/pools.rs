@@ -374,20 +374,3 @@ fn a_pool_whose_use_has_just_begun_waits_with_its_deletion_too() {
     bench.pass(5_000);
     assert!(bench.api.get(&pool("p")).is_none());
 }
-
-/// Statuses change whenever pods come and go.
-#[test]
-fn a_status_of_a_pool_makes_nobody_look_at_pods_again() {
-    let mut bench = ready(Families::V4);
-    add_pool(&mut bench, "p", json!({ "ips": ["10.16.7.4"] }));
-    bench.add_pod_with("a-0", "n-1", json!({ POOL: "p" }));
-    bench.add_pod_with("a-1", "n-1", json!({ POOL: "p" }));
-    bench.settle();
-    bench.pass(2_000);
-    let before = bench.core().counters().compiled;
-    bench.api.edit(&pool("p"), json!({ "status": { "v4UsingIPRange": "x" } }));
-    while bench.step() {}
-    assert!(bench.core().counters().compiled - before <= 1);
-    bench.settle();
-    assert_eq!(status(&bench, "p")["v4UsingIPRange"], "10.16.7.4");
-}
