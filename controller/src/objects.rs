@@ -32,8 +32,8 @@ pub struct Meta {
     pub annotations: StringMap,
     /// Finalizers.
     pub finalizers: Arc<[Arc<str>]>,
-    /// `Some` when the object is being deleted: unix seconds at which its grace
-    /// period is over (deletionTimestamp as the API server writes it).
+    /// `Some` when the object is being deleted: unix seconds at which nothing is left of
+    /// it (deletionTimestamp and once more the grace period, contract §3.1).
     pub deleting_at: Option<i64>,
     /// Owners: (kind, apiVersion, name, uid).
     pub owners: Arc<[Owner]>,

@@ -296,3 +296,51 @@ fn what_another_cnis_interface_was_told_is_known_without_its_record() {
     assert_eq!(records(&bench, "b-0"), ["b-0.web", "b-0.web.vlan.web"]);
     bench.verify();
 }
+
+/// Kube-OVN writes no MAC for such an interface unless one was asked for (contract §3.3).
+#[test]
+fn what_kube_ovn_told_another_cnis_interface_is_known_without_a_mac() {
+    let mut bench = ready();
+    let told = json!({
+        NETWORKS: "vlan",
+        "vlan.web.kubernetes.io/allocated": "true",
+        "vlan.web.kubernetes.io/ip_address": "172.20.0.2",
+        "vlan.web.kubernetes.io/cidr": "172.20.0.0/24",
+        "vlan.web.kubernetes.io/gateway": "172.20.0.1",
+    });
+    bench.processes.last_mut().unwrap().paused = true;
+    bench.add_pod_with("a-0", "n-1", json!({ NETWORKS: "vlan" }));
+    bench.add_pod_with("b-0", "n-1", told);
+    // Of a StatefulSet, without a pod at the moment.
+    let set = ObjectRef::namespaced(Kind::StatefulSet, "web", "db");
+    bench.api.create(&set, json!({ "spec": { "replicas": 1 } })).unwrap();
+    let record = cluster(Kind::Ip, "db-0.web.vlan.web");
+    let spec = json!({ "podName": "db-0", "namespace": "web", "subnet": "plain", "podType": "StatefulSet",
+        "ipAddress": "172.20.0.3", "v4IpAddress": "172.20.0.3", "macAddress": "" });
+    let metadata = json!({ "finalizers": ["kubeovn.io/kube-ovn-controller"],
+        "labels": { "ovn.kubernetes.io/ip_reserved": "false" } });
+    bench.api.create(&record, json!({ "metadata": metadata, "spec": spec })).unwrap();
+    lead(&mut bench, Families::V4);
+    bench.pass(2_000);
+    let given = |name: &str| annotation(&bench, name, "vlan.web.kubernetes.io/ip_address");
+    assert_eq!(given("b-0").as_deref(), Some("172.20.0.2"));
+    assert_eq!(given("a-0").as_deref(), Some("172.20.0.4"), "the first that nobody has");
+    assert_eq!(bench.api.get(&record).unwrap()["spec"]["ipAddress"], "172.20.0.3");
+    assert!(!has_port(&bench, "db-0.web.vlan.web"), "it is no port of OVN");
+    assert!(bench.core().quiet(), "{}", bench.core().status());
+}
+
+/// Contract §5.7: the external interface of a gateway without an address of its own is marked so.
+#[test]
+fn an_interface_that_is_marked_without_an_address_gets_none() {
+    let mut bench = ready();
+    let marked = json!({ NETWORKS: "vlan", "vlan.web.kubernetes.io/allocated": "true" });
+    bench.add_pod_with("a-0", "n-1", marked);
+    bench.settle();
+    restart(&mut bench, Families::V4);
+    bench.pass(2_000);
+    assert_eq!(annotation(&bench, "a-0", "vlan.web.kubernetes.io/ip_address"), None);
+    assert_eq!(records(&bench, "a-0"), ["a-0.web"]);
+    assert_eq!(annotation(&bench, "a-0", "ovn.kubernetes.io/routed").as_deref(), Some("true"));
+    assert!(bench.core().quiet(), "{}", bench.core().status());
+}

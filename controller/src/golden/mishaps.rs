@@ -167,3 +167,71 @@ fn ports_wait_for_no_rows_of_a_subnet_that_can_not_work() {
     let text = rows(&bench);
     assert!(text.contains("Port_Group s.n.1"), "{text}");
 }
+
+/// The pod was there first: its neighbours must not find the router at its address.
+#[test]
+fn a_gateway_that_is_moved_onto_a_pods_address_waits_for_it() {
+    let mut bench = with_pods();
+    let object = cluster(Kind::Subnet, "ovn-default");
+    let router = |bench: &Bench| -> Vec<String> {
+        let replica = bench.db.replica();
+        let ports = replica.table("Logical_Router_Port").unwrap();
+        let row = ports.find_one("name", &ovsdb::Value::string("ovn-cluster-ovn-default")).unwrap();
+        row.get("networks").unwrap().set_strings().map(str::to_owned).collect()
+    };
+    let ip = bench.api.annotation(&pod("a-0"), "ovn.kubernetes.io/ip_address").unwrap().to_owned();
+    bench.api.edit(&object, json!({ "spec": { "gateway": ip } }));
+    while bench.step() {
+        assert_eq!(router(&bench), ["10.16.0.1/16"]);
+    }
+    bench.settle();
+    for restarted in [false, true] {
+        if restarted {
+            restart(&mut bench, Families::V4);
+            bench.settle();
+        }
+        assert_eq!(router(&bench), ["10.16.0.1/16"], "restarted {restarted}");
+        let (state, _, message) = condition(&bench, &object, "Ready").unwrap();
+        assert_eq!(state, "False", "restarted {restarted}");
+        assert!(message.contains(&ip) && message.contains("a-0.web"), "{message}");
+        assert_eq!(bench.api.annotation(&pod("a-0"), "ovn.kubernetes.io/ip_address"), Some(&*ip));
+    }
+    bench.api.remove(&pod("a-0"));
+    bench.settle();
+    bench.pass(2_000);
+    assert_eq!(router(&bench), [format!("{ip}/16")]);
+    assert_eq!(condition(&bench, &object, "Ready").unwrap().0, "True");
+}
+
+#[test]
+fn an_overlay_subnet_in_use_does_not_become_another_cnis() {
+    let mut bench = with_pods();
+    let object = cluster(Kind::Subnet, "s");
+    bench.api.create(&object, json!({ "spec": { "cidrBlock": "10.30.0.0/24" } })).unwrap();
+    bench.settle();
+    bench.add_pod_with("x", "n-1", json!({ "ovn.kubernetes.io/logical_switch": "s" }));
+    bench.settle();
+    let before = rows(&bench);
+    bench.api.edit(&object, json!({ "spec": { "provider": "vlan.web" } }));
+    bench.settle();
+    for restarted in [false, true] {
+        if restarted {
+            restart(&mut bench, Families::V4);
+            bench.pass(60_000);
+        }
+        assert_eq!(rows(&bench), before, "restarted {restarted}");
+        let (state, _, message) = condition(&bench, &object, "Validated").unwrap();
+        assert_eq!(state, "False");
+        assert!(message.contains("provider is vlan.web") && message.contains("write ovn"), "{message}");
+        assert_eq!(bench.api.get(&object).unwrap()["spec"]["provider"], "vlan.web");
+    }
+    // It is another CNI's as soon as nobody has an address.
+    bench.api.remove(&pod("x"));
+    bench.settle();
+    bench.pass(2_000);
+    let replica = bench.db.replica();
+    let switches = replica.table("Logical_Switch").unwrap();
+    assert!(switches.find_one("name", &ovsdb::Value::string("s")).is_none());
+    assert_eq!(condition(&bench, &object, "Ready").unwrap().0, "True");
+    assert!(bench.core().quiet(), "{}", bench.core().status());
+}

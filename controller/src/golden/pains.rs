@@ -67,6 +67,36 @@ fn u_10_a_full_subnet_is_waited_for_in_silence() {
     assert_eq!(served(&bench), 13);
 }
 
+/// Those that were refused before their subnet was full wait for it like those that came after.
+#[test]
+fn u_10_who_was_refused_for_another_reason_before_waits_for_an_address_too() {
+    let mut bench = super::bench(Families::V4);
+    lead(&mut bench, Families::V4);
+    let names: Vec<String> = (0..20).map(|n| format!("p-{n:02}")).collect();
+    for name in &names {
+        bench.add_pod_with(name, "n-1", json!({ "ovn.kubernetes.io/logical_switch": "s" }));
+    }
+    bench.settle();
+    let spec = json!({ "cidrBlock": "10.30.0.0/28" });
+    bench.api.create(&cluster(Kind::Subnet, "s"), json!({ "spec": spec })).unwrap();
+    bench.settle();
+    let served = |bench: &Bench| -> Vec<String> {
+        names.iter().filter(|name| allocated(bench, name)).cloned().collect()
+    };
+    for gone in 0..4 {
+        assert_eq!(served(&bench).len(), 13, "{gone} are gone");
+        for name in names.iter().filter(|name| bench.api.get(&pod(name)).is_some()) {
+            if !allocated(&bench, name) {
+                let said = bench.processes[0].events.iter().rfind(|event| event.object == pod(name)).unwrap();
+                assert!(said.message.contains("no free IPv4 address"), "{name}: {}", said.message);
+            }
+        }
+        bench.api.remove(&pod(&served(&bench)[0]));
+        bench.settle();
+    }
+    bench.verify();
+}
+
 #[rstest]
 #[case(Families::V4, "10.16.0.1")]
 #[case(Families::V6, "fd00:10:16::1")]
@@ -80,6 +110,37 @@ fn u_11_nobody_gets_the_gateway(#[case] families: Families, #[case] asked: &str)
     let said = bench.processes[0].events.iter().find(|event| event.object == pod("a")).unwrap();
     assert!(said.message.contains("its gateway"), "{}", said.message);
     assert_eq!(ports_with(&bench, "5.5"), 0, "no half of it");
+}
+
+/// Not by a record of one's own either, nor by saying that one was told it.
+#[test]
+fn u_11_nobody_claims_the_gateway() {
+    let mut bench = super::bench(Families::V4);
+    lead(&mut bench, Families::V4);
+    let record = cluster(Kind::Ip, "b.web");
+    let spec = json!({ "subnet": "ovn-default", "ipAddress": "10.16.0.1", "podName": "b", "namespace": "web",
+        "macAddress": "02:00:00:00:33:33" });
+    bench.api.create(&record, json!({ "spec": spec })).unwrap();
+    bench.settle();
+    let said = |bench: &Bench, object: &crate::facts::ObjectRef| -> String {
+        let events = bench.processes.iter().flat_map(|process| &process.events);
+        events.filter(|event| event.object == *object).map(|event| event.message.to_string()).collect()
+    };
+    assert!(said(&bench, &record).contains("its gateway"), "{}", said(&bench, &record));
+    bench.processes.last_mut().unwrap().paused = true;
+    let told = json!({
+        "ovn.kubernetes.io/allocated": "true", "ovn.kubernetes.io/routed": "true",
+        IP: "10.16.0.1", "ovn.kubernetes.io/mac_address": "02:00:00:00:00:42",
+        "ovn.kubernetes.io/logical_switch": "ovn-default",
+    });
+    bench.add_pod_with("a", "n-1", told);
+    bench.add_pod("b", "n-1");
+    lead(&mut bench, Families::V4);
+    bench.settle();
+    assert!(said(&bench, &pod("a")).contains("its gateway"), "{}", said(&bench, &pod("a")));
+    assert_eq!(bench.api.annotation(&pod("b"), IP), Some("10.16.0.2"));
+    assert_eq!(ports_with(&bench, " 10.16.0.1"), 0);
+    assert!(bench.core().quiet(), "{}", bench.core().status());
 }
 
 /// The families never touch each other's addresses, whatever order nodes have theirs in.

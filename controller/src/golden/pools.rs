@@ -284,3 +284,93 @@ fn a_pool_chooses_its_addresses_once() {
         assert!(bench.core().quiet());
     }
 }
+
+/// What is free is known when what pods have was put back.
+#[test]
+fn a_pool_that_a_new_leader_finds_chooses_nobodys_addresses() {
+    let mut bench = ready(Families::V4);
+    for name in ["x0", "x1", "x2"] {
+        bench.add_pod(name, "n-1");
+    }
+    bench.settle();
+    bench.processes.last_mut().unwrap().paused = true;
+    add_pool(&mut bench, "p", json!({ "size": 3, "preAllocate": true }));
+    restart(&mut bench, Families::V4);
+    let ips = bench.api.get(&pool("p")).unwrap()["spec"]["ips"].clone();
+    let list: Vec<&str> = ips.as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert_eq!(list.len(), 3, "{ips}");
+    for name in ["x0", "x1", "x2"] {
+        let got = ip(&bench, name).unwrap();
+        assert!(!list.contains(&&*got), "{got} is {name}'s: {ips}");
+    }
+    assert_eq!(super::condition(&bench, &pool("p"), "Ready").unwrap().0, "True");
+}
+
+#[test]
+fn a_pool_that_found_too_few_addresses_chooses_when_there_are_enough() {
+    let mut bench = ready(Families::V4);
+    let spec = json!({ "cidrBlock": "10.30.0.0/29" });
+    bench.api.create(&cluster(Kind::Subnet, "s"), json!({ "spec": spec })).unwrap();
+    for n in 0..4 {
+        let on = json!({ "ovn.kubernetes.io/logical_switch": "s" });
+        bench.add_pod_with(&format!("x{n}"), "n-1", on);
+    }
+    bench.settle();
+    add_pool(&mut bench, "p", json!({ "subnet": "s", "size": 2, "preAllocate": true }));
+    bench.settle();
+    let (state, _, message) = super::condition(&bench, &pool("p"), "Ready").unwrap();
+    assert_eq!(state, "False");
+    assert!(message.contains("free addresses"), "{message}");
+    bench.api.remove(&pod("x1"));
+    bench.settle();
+    bench.pass(2_000);
+    assert_eq!(super::condition(&bench, &pool("p"), "Ready").unwrap().0, "True");
+    assert_eq!(bench.api.get(&pool("p")).unwrap()["spec"]["ips"].as_array().unwrap().len(), 2);
+    bench.verify();
+}
+
+#[test]
+fn a_pool_that_became_invalid_in_use_tells_the_truth_and_goes() {
+    let mut bench = ready(Families::V4);
+    add_pool(&mut bench, "p", json!({ "ips": ["10.16.7.4", "10.16.7.5"] }));
+    bench.add_pod_with("a-0", "n-1", json!({ POOL: "p" }));
+    bench.settle();
+    bench.pass(2_000);
+    assert_eq!(status(&bench, "p")["v4UsingIPs"], 1);
+    // One that it lists is in use, though another entry is wrong.
+    bench.api.edit(&pool("p"), json!({ "spec": { "ips": ["10.16.7.4", "10.99.0.1"] } }));
+    bench.settle();
+    bench.pass(2_000);
+    assert_eq!(super::condition(&bench, &pool("p"), "Ready").unwrap().0, "False");
+    assert_eq!(status(&bench, "p")["v4UsingIPs"], 1);
+    assert_eq!(status(&bench, "p")["v4AvailableIPs"], 0);
+    bench.api.delete(&pool("p"), 0);
+    bench.settle();
+    assert!(bench.api.get(&pool("p")).is_some(), "a-0 has an address of it");
+    bench.api.edit(&pool("p"), json!({ "spec": { "ips": ["10.99.0.1"] } }));
+    bench.pass(5_000);
+    assert!(bench.api.get(&pool("p")).is_none(), "nobody has one that it lists");
+    assert_eq!(ip(&bench, "a-0").as_deref(), Some("10.16.7.4"));
+}
+
+#[test]
+fn a_pool_whose_use_has_just_begun_waits_with_its_deletion_too() {
+    let mut bench = ready(Families::V4);
+    add_pool(&mut bench, "p", json!({ "ips": ["10.16.7.4", "10.16.7.5"] }));
+    bench.add_pod("other", "n-1");
+    bench.settle();
+    bench.pass(2_000);
+    // Usage is told a second later.
+    bench.add_pod("one-more", "n-1");
+    while bench.step() {}
+    bench.add_pod_with("a-0", "n-1", json!({ POOL: "p" }));
+    while bench.step() {}
+    assert_eq!(ip(&bench, "a-0").as_deref(), Some("10.16.7.4"));
+    bench.api.delete(&pool("p"), 0);
+    while bench.step() {}
+    assert!(bench.api.get(&pool("p")).is_some());
+    assert_eq!(super::condition(&bench, &pool("p"), "Ready").unwrap().1, "InUse");
+    bench.api.remove(&pod("a-0"));
+    bench.pass(5_000);
+    assert!(bench.api.get(&pool("p")).is_none());
+}

@@ -476,3 +476,124 @@ fn a_statefulsets_list_is_by_ordinal(#[case] spec: Value, #[case] list: &str) {
         bench.processes.iter().flat_map(|p| &p.events).filter(|e| e.object == pod("db-3")).collect();
     assert!(said.iter().any(|event| event.message.contains("ordinal 3")), "{said:?}");
 }
+
+const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
+
+/// A network beside the default one, of which another CNI makes interfaces.
+fn add_network(bench: &mut Bench) {
+    let nad = ObjectRef::namespaced(Kind::Nad, "web", "vlan");
+    let config = json!({ "type": "ipvlan", "ipam": { "type": "kube-ovn" } });
+    bench.api.create(&nad, json!({ "spec": { "config": config.to_string() } })).unwrap();
+    let spec = json!({ "cidrBlock": "172.20.0.0/24", "provider": "vlan.web" });
+    bench.api.create(&cluster(Kind::Subnet, "plain"), json!({ "spec": spec })).unwrap();
+    bench.settle();
+}
+
+#[test]
+fn an_interface_that_a_statefulsets_pod_has_no_more_is_not_kept_for_it() {
+    for restarted in [false, true] {
+        let mut bench = ready();
+        add_network(&mut bench);
+        add(&mut bench, Kind::StatefulSet, "db", json!({ "replicas": 1 }));
+        add_pod(&mut bench, Kind::StatefulSet, "db", "db-0", "n-1", json!({ NETWORKS: "vlan" }));
+        bench.settle();
+        let first = address(&bench, "db-0");
+        bench.api.remove(&pod("db-0"));
+        bench.settle();
+        assert!(has_record(&bench, "db-0.web.vlan.web") && has_record(&bench, "db-0.web"));
+        // The next one is on it again, and the one after is not.
+        add_pod(&mut bench, Kind::StatefulSet, "db", "db-0", "n-1", json!({ NETWORKS: "vlan" }));
+        bench.settle();
+        let of = |bench: &Bench| {
+            let key = "vlan.web.kubernetes.io/ip_address";
+            bench.api.annotation(&pod("db-0"), key).map(str::to_owned)
+        };
+        assert_eq!(of(&bench).as_deref(), Some("172.20.0.2"));
+        bench.api.remove(&pod("db-0"));
+        bench.settle();
+        if restarted {
+            bench.processes.last_mut().unwrap().paused = true;
+        }
+        add_pod(&mut bench, Kind::StatefulSet, "db", "db-0", "n-1", json!({}));
+        if restarted {
+            lead(&mut bench, Families::V4);
+        }
+        bench.settle();
+        assert_eq!(address(&bench, "db-0"), first);
+        assert!(!has_record(&bench, "db-0.web.vlan.web"), "restarted {restarted}");
+        assert!(bench.core().quiet(), "{}", bench.core().status());
+    }
+}
+
+#[test]
+fn gi_21_a_deployment_keeps_the_addresses_of_all_its_interfaces() {
+    let mut bench = ready();
+    add_network(&mut bench);
+    let none = json!({ "rollingUpdate": { "maxSurge": 0, "maxUnavailable": 1 } });
+    add(&mut bench, Kind::Deployment, "api", json!({ "replicas": 3, "strategy": none }));
+    let keep = json!({ RETAIN: "immutable", NETWORKS: "vlan" });
+    let of = |bench: &Bench, names: &[&str]| -> Vec<String> {
+        let key = "vlan.web.kubernetes.io/ip_address";
+        let told = |name: &&str| {
+            [address(bench, name).0, bench.api.annotation(&pod(name), key).unwrap_or_default().to_owned()]
+        };
+        let mut all: Vec<String> = names.iter().flat_map(told).collect();
+        all.sort();
+        all
+    };
+    let old = ["api-abc-1", "api-abc-2", "api-abc-3"];
+    for name in old {
+        add_pod(&mut bench, Kind::Deployment, "api", name, "n-1", keep.clone());
+    }
+    bench.settle();
+    let first = of(&bench, &old);
+    // One after the other, as in a rollout; then all at once.
+    for name in old {
+        bench.api.remove(&pod(name));
+    }
+    bench.settle();
+    for name in old {
+        for port in [format!("{name}.web"), format!("{name}.web.vlan.web")] {
+            assert!(has_record(&bench, &port), "{port}");
+        }
+    }
+    restart(&mut bench, Families::V4);
+    bench.add_pod_with("other", "n-1", json!({ NETWORKS: "vlan" }));
+    let new = ["api-abc-4", "api-abc-5", "api-abc-6"];
+    for name in new {
+        add_pod(&mut bench, Kind::Deployment, "api", name, "n-2", keep.clone());
+    }
+    bench.settle();
+    assert_eq!(of(&bench, &new), first);
+    assert!(bench.core().quiet(), "{}", bench.core().status());
+    // One too many of each network.
+    bench.api.edit(&workload(Kind::Deployment, "api"), json!({ "spec": { "replicas": 2 } }));
+    for name in new {
+        bench.api.remove(&pod(name));
+    }
+    bench.settle();
+    for end in ["web", "web.vlan.web"] {
+        let kept = new.iter().filter(|name| has_record(&bench, &format!("{name}.{end}"))).count();
+        assert_eq!(kept, 2, "{end}");
+    }
+}
+
+#[test]
+fn gi_22_never_ends_when_the_pod_asks_no_more() {
+    for restarted in [false, true] {
+        let mut bench = ready();
+        bench.add_pod_with("single", "n-1", json!({ RETAIN: "never" }));
+        bench.settle();
+        bench.api.edit(&pod("single"), json!({ "metadata": { "annotations": { RETAIN: null } } }));
+        bench.settle();
+        let record = bench.api.get(&cluster(Kind::Ip, "single.web")).unwrap();
+        let left = record["metadata"]["annotations"].to_string();
+        assert!(!left.contains("ip_retain"), "{left}");
+        if restarted {
+            restart(&mut bench, Families::V4);
+        }
+        bench.api.remove(&pod("single"));
+        bench.settle();
+        assert!(!has_record(&bench, "single.web") && !has_port(&bench, "single.web"));
+    }
+}

@@ -131,6 +131,11 @@ impl Ipam {
         self.subnets.get(subnet).map(|s| s.holders_in(pool, most)).unwrap_or_default()
     }
 
+    /// Counts, ranges and some holders of what is in use of addresses that no named pool has.
+    pub fn usage_of(&self, subnet: &str, ranges: &Ranges, most: usize) -> (Usage, Vec<Arc<str>>) {
+        self.subnets.get(subnet).map(|s| s.usage_of(ranges, most)).unwrap_or_default()
+    }
+
     /// The named pool that an address of a subnet is of.
     pub fn pool_of(&self, subnet: &str, ip: IpAddr) -> Option<&Arc<str>> {
         self.subnets.get(subnet)?.pool_of(ip)
@@ -139,6 +144,13 @@ impl Ipam {
     /// The port that has an address of a subnet.
     pub fn holder(&self, subnet: &str, ip: IpAddr) -> Option<&Arc<str>> {
         self.subnets.get(subnet)?.holder(ip)
+    }
+
+    /// An address of the lease is its subnet's gateway.
+    pub fn is_gateway(&self, lease: &Lease) -> bool {
+        let ips = [lease.v4.map(IpAddr::from), lease.v6.map(IpAddr::from)];
+        let pool = self.subnets.get(&lease.subnet);
+        pool.is_some_and(|pool| ips.into_iter().flatten().any(|ip| pool.is_gateway(ip)))
     }
 
     /// The MAC of the subnet's router port, which no port may have.

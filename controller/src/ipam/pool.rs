@@ -247,6 +247,12 @@ impl Pool {
         vips.filter_map(|vip| Some((self.text(vip), self.holders.get(&vip)?.clone())))
     }
 
+    /// The gateway's address, while a port has it that had it first, and that port.
+    pub(crate) fn contested_gateway(&self) -> Option<(IpAddr, Arc<str>)> {
+        let gateway = self.layout.gateway?;
+        Some((self.text(gateway), self.holders.get(&gateway)?.clone()))
+    }
+
     /// Usable addresses that are not excluded: what `using` is subtracted from.
     pub(crate) fn capacity(&self) -> u128 {
         self.capacity
@@ -296,9 +302,24 @@ impl Pool {
         Some((available, using))
     }
 
+    /// Which of these addresses are in use, without those of named pools.
+    pub(crate) fn using_of(&self, set: &IntervalSet) -> IntervalSet {
+        let mut using = IntervalSet::default();
+        for (first, last) in set.spans() {
+            using.extend(&self.using.within(first, last));
+        }
+        self.named.values().for_each(|pool| using.subtract(pool));
+        using
+    }
+
     /// Who has addresses of a named pool, at most `most` of them.
     pub(crate) fn holders_in(&self, name: &str, most: usize) -> Vec<Arc<str>> {
         let using = self.of_pool(name).map(|(_, using)| using).unwrap_or_default();
+        self.holders_of(&using, most)
+    }
+
+    /// Who has these addresses, at most `most` of them.
+    pub(crate) fn holders_of(&self, using: &IntervalSet, most: usize) -> Vec<Arc<str>> {
         let addresses = using.spans().flat_map(|(first, last)| first..=last);
         addresses.filter_map(|address| self.holders.get(&address).cloned()).take(most).collect()
     }

@@ -379,6 +379,11 @@ impl SubnetPool {
         self.pool(family)?.holder(number)
     }
 
+    pub(crate) fn is_gateway(&self, ip: IpAddr) -> bool {
+        let (family, number) = Family::number(ip);
+        self.pool(family).is_some_and(|pool| pool.layout().gateway == Some(number))
+    }
+
     /// The named pool of an address.
     pub(crate) fn pool_of(&self, ip: IpAddr) -> Option<&Arc<str>> {
         let (family, number) = Family::number(ip);

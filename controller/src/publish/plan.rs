@@ -1,7 +1,7 @@
 //! What has to be written to one object, given what it is and what must hold:
 //! a pure function.
 
-use crds::keys::{DEPRECATED_FINALIZER, FINALIZER, IP_RESERVED_LABEL};
+use crds::keys::{DEPRECATED_FINALIZER, FINALIZER, IP_RESERVED_LABEL, IP_RETAIN, IP_RETAIN_FOR};
 use serde_json::{Value, json};
 
 use super::json;
@@ -249,6 +249,13 @@ impl Draft<'_> {
                     continue;
                 }
                 self.wants(&path, value.clone());
+            }
+        }
+        // For whom an address is kept is said by these alone: what is not stated any more goes.
+        for key in [IP_RETAIN, IP_RETAIN_FOR] {
+            let path = ["metadata", "annotations", key];
+            if self.at(&path).is_some() && path.iter().try_fold(body, |value, key| value.get(key)).is_none() {
+                self.put(&path, Value::Null);
             }
         }
         let finalizers = body.get("metadata").and_then(|m| m.get("finalizers")).and_then(Value::as_array);

@@ -186,4 +186,6 @@ pub struct Usage {
     pub holders: Vec<Arc<str>>,
     /// Addresses of `spec.vips` that a port had before they became virtual.
     pub contested_vips: Vec<(IpAddr, Arc<str>)>,
+    /// Addresses of `spec.gateway` that a port had before.
+    pub contested_gateways: Vec<(IpAddr, Arc<str>)>,
 }

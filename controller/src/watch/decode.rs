@@ -120,7 +120,11 @@ impl Decoder {
         let deleting_at = match &wire.deletion_timestamp {
             None => None,
             Some(text) => match text.parse::<jiff::Timestamp>() {
-                Ok(time) => Some(time.as_second()),
+                // Contract §3.1. The grace period is in the time already: a node that hears of it late
+                // gives it in full from then on.
+                Ok(time) => {
+                    Some(time.as_second().saturating_add(wire.deletion_grace_period_seconds.unwrap_or(0)))
+                }
                 Err(_) => return Err(bad(full(), "metadata.deletionTimestamp is no time")),
             },
         };

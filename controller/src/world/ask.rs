@@ -74,10 +74,9 @@ impl World {
                 self.ask_querier(subnet, request).map(|request| Some((request, None))).into()
             }
             Owner::Pod(namespace, name) => self.ask_pod(port, namespace, name, meta, request).into(),
-            Owner::Attachment(namespace, name, provider) => self
-                .ask_attachment((namespace, name, provider), meta, request)
-                .map(|request| request.map(|request| (request, None)))
-                .into(),
+            Owner::Attachment(namespace, name, provider) => {
+                self.ask_attachment((namespace, name, provider), meta, request).into()
+            }
         };
         // Subnets that we make ourselves are on their way.
         let ours = [&self.config.node_switch, &self.config.default_ls];
@@ -190,7 +189,7 @@ impl World {
         } else {
             self.bound_pools(&mut request, namespace, chosen);
         }
-        let from = self.spare_of(meta, &request);
+        let from = self.spare_of(meta, keys::DEFAULT_PROVIDER, &request);
         Ok(Some((request, from)))
     }
 
@@ -200,7 +199,7 @@ impl World {
         (namespace, name, provider): (&Arc<str>, &Arc<str>, &Arc<str>),
         meta: &Meta,
         mut request: Request,
-    ) -> Result<Option<Request>, Error> {
+    ) -> Asked {
         let Some(pod) = self.pod(namespace, name) else { return Ok(None) };
         let told = attachments::told(meta, provider);
         if !told && (pod.node.is_empty() || pod.terminating) {
@@ -213,8 +212,13 @@ impl World {
                 "" => self.subnets_of_provider(provider),
                 switch => vec![switch.into()],
             };
-            let mac = value("mac_address");
-            return request.with_annotations(value("ip_address"), mac, value("ip_family")).map(Some);
+            let ip = value("ip_address").unwrap_or_default();
+            if ip.is_empty() && !self.ips.contains_key(&request.port) {
+                // Marked so that it gets none (contract §5.7, `noDefaultEIP`).
+                return Ok(None);
+            }
+            request = request.with_annotations(Some(ip), value("mac_address"), value("ip_family"))?;
+            return Ok(Some((request, None)));
         }
         let Some(interface) = self.interface(namespace, name, provider) else { return Ok(None) };
         if let Some(error) = ipam::unsupported(&interface.requests) {
@@ -246,7 +250,8 @@ impl World {
                 PoolRequest::List(list) => list_of(&mut request, meta, name, list)?,
             }
         }
-        Ok(Some(request))
+        let from = self.spare_of(meta, provider, &request);
+        Ok(Some((request, from)))
     }
 
     /// Annotation `ip_pool` names a pool: its subnet, unless the pod names another.

@@ -275,6 +275,7 @@ impl World {
         if let Some(machine) = self.machines.of_pod(namespace, name).cloned() {
             return self.want_machine(&(namespace.clone(), machine));
         }
+        self.requeue_kept_of(namespace, name);
         let wants = self.pod(namespace, name).is_some_and(|pod| pod.wants_network);
         let pod: Name = (namespace.clone(), name.clone());
         let new = self.attachments.pods.get(&pod).filter(|_| wants).cloned();

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crds::names;
 use crds::net::{self, DualNets};
+use crds::{SubnetSpec, names};
 use ipnet::IpNet;
 
 use super::subnets::{self, Invalid, REASON};
@@ -36,6 +36,9 @@ pub(super) struct Surroundings<'a> {
     /// The VPC in which a subnet is that names another one, if that is so: a VPC whose status lists it,
     /// while it has addresses in use (contract §1.1: the VPC of a subnet is immutable).
     pub stays_in: &'a dyn Fn(&Subnet, &str) -> Option<Arc<str>>,
+    /// The provider that a subnet of OVN keeps which names one that is not OVN's, if that is so: while
+    /// it has addresses in use.
+    pub stays_ours: &'a dyn Fn(&Subnet) -> Option<Arc<str>>,
     /// Subnets that are named as external networks.
     pub externals: &'a ByName<usize>,
 }
@@ -62,7 +65,17 @@ pub(super) fn project(around: &Surroundings<'_>) -> ByName<SubnetView> {
         .values()
         .map(|subnet| {
             let name = &subnet.meta.name;
-            let (mut spec, invalid) = subnets::normalise(config, name, &subnet.spec);
+            // One that becomes another CNI's would lose its switch.
+            let ours = (around.stays_ours)(subnet);
+            let given = ours.as_ref().map(|provider| SubnetSpec { provider: provider.to_string(), ..subnet.spec.clone() });
+            let (mut spec, invalid) = subnets::normalise(config, name, given.as_ref().unwrap_or(&subnet.spec));
+            let ours = ours.map(|provider| {
+                let asked = &subnet.spec.provider;
+                format!(
+                    "provider is {asked}, but it has addresses in use in OVN and stays there; write {provider}, or delete \
+                     what uses them first"
+                )
+            });
             let stays = (around.stays_in)(subnet, &spec.vpc).map(|home| {
                 let asked = std::mem::replace(&mut spec.vpc, home.to_string());
                 format!(
@@ -70,6 +83,7 @@ pub(super) fn project(around: &Surroundings<'_>) -> ByName<SubnetView> {
                      what uses them first"
                 )
             });
+            let stays = stays.or(ours);
             let old = before.get(name).filter(|old| old.invalid.is_none() && old.uid == subnet.meta.uid);
             let known = old.is_some_and(|old| {
                 (&old.spec.cidr_block, &old.spec.vpc, &old.spec.vlan)

@@ -80,7 +80,7 @@ impl World {
     pub(super) fn set_eip(&mut self, eip: Arc<OvnEip>) {
         let name = eip.meta.name.clone();
         let new = vec![self.subnet_of_eip(&eip)];
-        let old = self.eips.objects.insert(name.clone(), eip);
+        let old = self.eips.objects.insert(name.clone(), eip.clone());
         if let Some(old) = &old {
             self.unwant_eip(old);
         }
@@ -88,7 +88,10 @@ impl World {
         self.note_externals(before, new);
         self.want_eip(&name);
         self.project_eip(&name);
-        self.leases.retry_refused();
+        let decides = |eip: &OvnEip| (eip.meta.uid.clone(), eip.meta.deleting_at.is_some());
+        if old.is_none_or(|old| decides(&old) != decides(&eip) || old.spec != eip.spec) {
+            self.leases.retry_refused();
+        }
     }
 
     pub(super) fn remove_eip(&mut self, name: &Arc<str>) {

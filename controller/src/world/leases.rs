@@ -68,7 +68,13 @@ pub(super) struct Book {
     /// Pods that are gone and whose leases are not free yet, by port.
     pub(super) departed: BTreeMap<Arc<str>, Departed>,
     queued: BTreeSet<Arc<str>>,
+    /// What full subnets answered those that ask for nothing in particular, while one
+    /// queue is worked off: nothing has to be looked for again and again.
+    exhausted: BTreeMap<Dynamic, Error>,
 }
+
+/// Subnets and family of a request that any address will do for.
+type Dynamic = (Vec<Arc<str>>, Option<Family>);
 
 impl Book {
     /// A row of that port is in the replica.
@@ -137,6 +143,7 @@ impl World {
         if let Some(machine) = self.machines.of_pod(namespace, name).cloned() {
             return self.want_machine(&(namespace.clone(), machine));
         }
+        self.requeue_kept_of(namespace, name);
         let port: Arc<str> = names::pod_port(name, namespace, keys::DEFAULT_PROVIDER).into();
         let interfaces = self.interfaces(namespace, name);
         let replaced = interfaces.is_some_and(|interfaces| !interfaces.default);
@@ -208,11 +215,11 @@ impl World {
             todo.make_contiguous().sort_by_cached_key(|port| !self.told(port));
             self.leases.todo = todo;
         }
-        let mut exhausted = BTreeSet::new();
+        self.leases.exhausted.clear();
         while let Some(port) = self.leases.todo.pop_front() {
             self.leases.queued.remove(&port);
             self.learn(&port, give);
-            self.settle_port(&port, give, &mut exhausted);
+            self.settle_port(&port, give);
             self.reckon_orphan(&port);
             self.reckon_kept(&port);
         }
@@ -236,12 +243,16 @@ impl World {
         self.restore(lease);
     }
 
-    fn settle_port(&mut self, port: &Arc<str>, give: bool, exhausted: &mut BTreeSet<Arc<str>>) {
+    fn settle_port(&mut self, port: &Arc<str>, give: bool) {
         let before = self.leases.state(&self.ipam, port);
         self.leases.ungiven.remove(port);
         let leftovers = self.leases.rows.contains(port) || self.ips.contains_key(port) || self.eip_row(port);
-        let held = self.ipam.lease(port).cloned();
         let wanted = self.leases.wanted.get(port).cloned();
+        if give && wanted.is_some() && self.ipam.lease(port).is_none() && self.awaited(port) {
+            // It was reserved for whoever has come meanwhile.
+            self.reserve(port, give);
+        }
+        let held = self.ipam.lease(port).cloned();
         let Some(owner) = wanted.or_else(|| self.pass_on(port)) else {
             self.leases.waiting.remove(port);
             self.leases.moving.remove(port);
@@ -259,7 +270,7 @@ impl World {
             }
             return self.note_lease(port, &before);
         };
-        self.settle_wanted(port, &owner, (held, leftovers), give, exhausted);
+        self.settle_wanted(port, &owner, (held, leftovers), give);
         self.reckon_retained(port, true);
         self.note_lease(port, &before);
     }
@@ -278,6 +289,11 @@ impl World {
             _ => {}
         }
         Some(heir)
+    }
+
+    /// A user's reservation is still to be served.
+    fn awaited(&self, port: &Arc<str>) -> bool {
+        self.ips.get(port).is_some_and(|ip| ip.meta.deleting_at.is_none() && self.unserved(ip))
     }
 
     /// A user's reservation whose address is not taken yet.
@@ -312,7 +328,6 @@ impl World {
         owner: &Owner,
         (held, leftovers): (Option<Arc<Lease>>, bool),
         give: bool,
-        exhausted: &mut BTreeSet<Arc<str>>,
     ) {
         let uid = self.owner_meta(owner).map(|meta| meta.uid.clone()).unwrap_or_default();
         let serves = held.as_ref().is_some_and(|lease| lease.owner == uid);
@@ -356,28 +371,17 @@ impl World {
             Ask::Demand(_) if !give => {
                 self.leases.ungiven.insert(port.clone());
             }
-            Ask::Demand(demand) => self.give(port, owner, &uid, &demand, exhausted),
+            Ask::Demand(demand) => self.give(port, owner, &uid, &demand),
         }
     }
 
-    fn give(
-        &mut self,
-        port: &Arc<str>,
-        owner: &Owner,
-        uid: &Arc<str>,
-        demand: &Demand,
-        exhausted: &mut BTreeSet<Arc<str>>,
-    ) {
+    fn give(&mut self, port: &Arc<str>, owner: &Owner, uid: &Arc<str>, demand: &Demand) {
         let request = &demand.request;
         let dynamic = request.v4.is_none()
             && request.v6.is_none()
             && request.mac.is_none()
             && request.choices.is_empty()
             && request.pools.is_empty();
-        let hopeless = dynamic && request.subnets.iter().all(|s| exhausted.contains(s));
-        if hopeless && self.leases.refused.contains_key(port) {
-            return;
-        }
         let handed = demand.from.as_ref().and_then(|from| {
             let lease = self.ipam.hand_to(from, port, uid)?;
             Some((from.clone(), lease))
@@ -392,14 +396,16 @@ impl World {
             self.leases.changed(from);
             return;
         }
-        match self.ipam.allocate(request) {
+        let kind: Option<Dynamic> = dynamic.then(|| (request.subnets.clone(), request.family));
+        let known = kind.as_ref().and_then(|kind| self.leases.exhausted.get(kind).cloned());
+        match known.map_or_else(|| self.ipam.allocate(request), Err) {
             Ok(_) => {
                 self.leases.refused.remove(port);
                 self.leases.waiting.remove(port);
             }
             Err(error) => {
-                if dynamic && matches!(error, Error::Exhausted { .. }) {
-                    exhausted.extend(request.subnets.iter().cloned());
+                if let Some(kind) = kind.filter(|_| matches!(error, Error::Exhausted { .. })) {
+                    self.leases.exhausted.insert(kind, error.clone());
                 }
                 let stuck = self.owner_meta(owner).and_then(|meta| self.dead_lock(meta, &error));
                 self.refuse(port, &error, request.subnets.clone());
@@ -423,6 +429,7 @@ impl World {
         if !self.leases.wanted.contains_key(&lease.port) {
             self.forget(&lease.port);
         }
+        self.leases.exhausted.retain(|(subnets, _), _| !subnets.contains(&lease.subnet));
         self.leases.retry_in(&lease.subnet);
     }
 

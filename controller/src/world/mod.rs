@@ -159,6 +159,8 @@ pub struct World {
     usage: ByName<Arc<Usage>>,
     usage_stale: BTreeSet<Arc<str>>,
     usage_at_ms: Option<u64>,
+    /// Subnets whose addresses were laid out anew since usage was looked at.
+    laid_out: BTreeSet<Arc<str>>,
     /// Subnets on their way out.
     leaving: BTreeSet<Arc<str>>,
 
@@ -219,6 +221,7 @@ impl World {
             usage: BTreeMap::new(),
             usage_stale: BTreeSet::new(),
             usage_at_ms: None,
+            laid_out: BTreeSet::new(),
             leaving: BTreeSet::new(),
             listed: BTreeSet::new(),
             sums: BTreeMap::new(),

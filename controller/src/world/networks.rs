@@ -13,7 +13,7 @@ use super::{ReadKey, Stored, World, bindings, eips, querier};
 use crate::facts::RowKey;
 use crate::ipam::mac;
 use crate::objects::{StringMap, Subnet, Vpc};
-use crate::view::{NodeGate, Overlay, Selecting, SubnetView, VpcView};
+use crate::view::{NodeGate, Overlay, Selecting, SubnetView, VpcView, is_ovn_provider};
 
 /// Our finalizer is on it: it stays until we let it go.
 pub(super) fn guarded(subnet: &Subnet) -> bool {
@@ -124,6 +124,7 @@ impl World {
     fn judge_all(&mut self) {
         let vpc = |name: &str| self.vpc(name);
         let stays_in = |subnet: &Subnet, asked: &str| self.stays_in(subnet, asked);
+        let stays_ours = |subnet: &Subnet| self.stays_ours(subnet);
         let around = Surroundings {
             config: &self.config,
             subnets: &self.subnets,
@@ -133,6 +134,7 @@ impl World {
             before: &self.subnet_views,
             externals: &self.externals,
             stays_in: &stays_in,
+            stays_ours: &stays_ours,
         };
         let views = contest::project(&around);
         let gone: Vec<_> = self.subnet_views.keys().filter(|n| !views.contains_key(*n)).cloned().collect();
@@ -196,10 +198,24 @@ impl World {
         self.project_pools(&name);
     }
 
+    /// See [`Surroundings::stays_ours`]. That it was OVN's a VPC's status says.
+    fn stays_ours(&self, subnet: &Subnet) -> Option<Arc<str>> {
+        let (name, asked) = (&subnet.meta.name, &subnet.spec.provider);
+        if asked.is_empty() || is_ovn_provider(asked) || subnet.status.conditions.is_empty() {
+            return None;
+        }
+        let mut vpcs = self.vpcs.values().flat_map(|stored| &stored.object.status.subnets);
+        let stays =
+            vpcs.any(|listed| **listed == **name) && self.ips.values().any(|ip| *ip.spec.subnet == **name);
+        let before = self.subnet_views.get(name).filter(|view| view.is_ovn());
+        stays.then(|| before.map_or(keys::DEFAULT_PROVIDER, |view| &view.spec.provider).into())
+    }
+
     fn adopt_view(&mut self, name: Arc<str>, old: Option<&SubnetView>, mut view: SubnetView) {
         let pool = |view: &SubnetView| (view.supported || view.external) && view.invalid.is_none();
         let (usable, pooled) = (pool(&view), old.is_some_and(pool));
         if usable && old.is_none_or(|old| !pooled || old.spec != view.spec) {
+            self.laid_out.insert(name.clone());
             if let Err(error) = self.ipam.set_subnet(&name, &view.spec) {
                 view.invalid = Some((error.reason().into(), error.to_string().into()));
             }

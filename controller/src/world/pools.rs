@@ -31,6 +31,12 @@ pub(super) struct Pools {
     pub(super) by_namespace: ByName<Arc<Vec<Arc<str>>>>,
     /// What IPAM has of the pools of each subnet.
     carved: ByName<BTreeMap<Arc<str>, PoolSpec>>,
+    /// Pools of each subnet that IPAM has nothing of: something is wrong with them.
+    broken: ByName<BTreeSet<Arc<str>>>,
+    /// Subnets with a pool on its way out.
+    pub(super) leaving: BTreeSet<Arc<str>>,
+    /// Subnets with a pool that has less addresses in its object than it should choose.
+    pub(super) lacking: BTreeSet<Arc<str>>,
 }
 
 /// `spec.ips` as it has to be.
@@ -46,10 +52,17 @@ fn is_ready(pool: &IpPool) -> bool {
 impl World {
     pub(super) fn set_pool(&mut self, pool: Arc<IpPool>) {
         let (name, subnet) = (pool.meta.name.clone(), Arc::<str>::from(&*pool.spec.subnet));
-        let old = self.pools.objects.insert(name.clone(), pool);
+        let old = self.pools.objects.insert(name.clone(), pool.clone());
+        let decides =
+            |pool: &IpPool| (pool.meta.uid.clone(), pool.meta.deleting_at.is_some(), is_ready(pool));
+        if old.as_ref().is_some_and(|old| decides(old) == decides(&pool) && old.spec == pool.spec) {
+            return;
+        }
         let moved = old.map(|old| Arc::<str>::from(&*old.spec.subnet)).filter(|old| *old != subnet);
         for subnet in moved.into_iter().chain([subnet]) {
             self.project_pools(&subnet);
+            // Of one that can't be used it follows from what the object lists.
+            self.usage_stale.insert(subnet);
         }
         self.project_namesakes(&name);
     }
@@ -94,9 +107,15 @@ impl World {
     pub(super) fn project_pools(&mut self, subnet: &Arc<str>) {
         let mut order: Vec<Arc<IpPool>> =
             self.pools.objects.values().filter(|pool| *pool.spec.subnet == **subnet).cloned().collect();
-        if order.is_empty() && !self.pools.carved.contains_key(subnet) {
+        let before = self.pools.carved.remove(subnet).unwrap_or_default();
+        let broken_before = self.pools.broken.remove(subnet).unwrap_or_default();
+        self.pools.leaving.remove(subnet);
+        self.pools.lacking.remove(subnet);
+        if order.is_empty() && before.is_empty() && broken_before.is_empty() {
             return;
         }
+        let mut broken = BTreeSet::new();
+        let mut changed = false;
         // Of two that overlap the one that works already wins.
         order.sort_by_key(|pool| (!is_ready(pool), pool.meta.name.clone()));
         let mut carved: BTreeMap<Arc<str>, PoolSpec> = BTreeMap::new();
@@ -107,6 +126,15 @@ impl World {
                 Ok((spec, fill)) => (Some(spec), fill, None),
                 Err(problem) => (None, None, Some(problem)),
             };
+            if pool.meta.deleting_at.is_some() {
+                self.pools.leaving.insert(subnet.clone());
+            }
+            if fill.is_some() || (spec.is_none() && pool.spec.pre_allocate) {
+                self.pools.lacking.insert(subnet.clone());
+            }
+            if spec.is_none() {
+                broken.insert(name.clone());
+            }
             let set = spec.as_ref().filter(|_| pool.spec.enable_address_set);
             let view = IpPoolView {
                 uid: pool.meta.uid.clone(),
@@ -118,14 +146,22 @@ impl World {
                 invalid: problem.map(|problem| (FAILED.into(), format!("IPPool {name}: {problem}").into())),
             };
             carved.extend(spec.map(|spec| (name.clone(), spec)));
+            changed |= self.pools.views.get(&name).is_none_or(|old| **old != view);
             renew(&mut self.pools.views, &mut self.changed, ReadKey::IpPool, (name, view));
         }
+        // Also when nothing has changed: the subnet itself may be new to IPAM.
         self.ipam.set_pools(subnet, carved.clone());
-        if carved.is_empty() {
-            self.pools.carved.remove(subnet);
-        } else {
+        changed |= carved != before || broken != broken_before;
+        if !carved.is_empty() {
             self.pools.carved.insert(subnet.clone(), carved);
         }
+        if !broken.is_empty() {
+            self.pools.broken.insert(subnet.clone(), broken);
+        }
+        if !changed {
+            return;
+        }
+        self.usage_stale.insert(subnet.clone());
         self.bind_pools();
         self.leases.retry_refused();
     }
@@ -207,19 +243,39 @@ impl World {
             *ranges = Ranges::parse(fill.iter().map(|text| &**text))?;
             return Ok(Some(fill));
         }
-        let Some(chosen) = self.ipam.choose_free(subnet, ranges, size, &taken, &self.node_ips) else {
+        let chosen = self.ipam.choose_free(subnet, ranges, size, &taken, &self.node_ips);
+        if chosen.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(None);
+        }
+        if !self.leases.started {
+            // Who has which address is put back after everything is listed.
+            return Err(format!(
+                "preAllocate: it is not known yet which addresses of subnet {subnet} are free"
+            ));
+        }
+        let Some(chosen) = chosen else {
             return Err(format!(
                 "preAllocate: subnet {subnet} has not enough free addresses for size {size}; lower it, or free \
                  addresses"
             ));
         };
-        if chosen.is_empty() {
-            return Ok(None);
-        }
         let mut texts: Vec<Arc<str>> = before.iter().map(|text| text.as_str().into()).collect();
         texts.extend(chosen.iter().map(|ip| Arc::from(ip.to_string())));
         *ranges = Ranges::parse(texts.iter().map(|text| &**text))?;
         Ok(Some(texts))
+    }
+
+    /// Who has which address was put back: what was chosen before may be somebody's.
+    pub(super) fn choose_again(&mut self) {
+        for subnet in self.pools.lacking.clone() {
+            for (name, view) in &mut self.pools.views {
+                if view.subnet == subnet && view.fill.is_some() {
+                    *view = Arc::new(IpPoolView { fill: None, ..(**view).clone() });
+                    self.changed.insert(ReadKey::IpPool(name.clone()));
+                }
+            }
+            self.project_pools(&subnet);
+        }
     }
 
     /// The pools that pods of each namespace must use.
@@ -245,10 +301,17 @@ impl World {
         }
     }
 
-    /// Projects the usage of a subnet's pools.
+    /// Projects the usage of a subnet's pools. Of one that can't be used that is who has addresses
+    /// which it lists and no other pool has.
     pub(super) fn project_pool_usage(&mut self, subnet: &Arc<str>) {
-        let Some(carved) = self.pools.carved.get(subnet) else { return };
-        for name in carved.keys() {
+        for name in self.pools.broken.get(subnet).into_iter().flatten() {
+            let ips = self.pools.objects.get(name).map(|pool| pool.spec.ips.iter().map(String::as_str));
+            let ranges = ips.and_then(|ips| Ranges::parse(ips).ok()).unwrap_or_default();
+            let (usage, holders) = self.ipam.usage_of(subnet, &ranges, NAMED_HOLDERS);
+            let usage = PoolUsage { usage, holders };
+            renew(&mut self.pools.usage, &mut self.changed, ReadKey::PoolUsage, (name.clone(), usage));
+        }
+        for name in self.pools.carved.get(subnet).into_iter().flat_map(BTreeMap::keys) {
             let usage = self.ipam.pool_usage(subnet, name);
             let holders = self.ipam.pool_holders(subnet, name, NAMED_HOLDERS);
             let usage = PoolUsage { usage, holders };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crds::{keys, net};
 
 use super::leases::Owner;
-use super::{ReadKey, World, attachments};
+use super::{ReadKey, World, attachments, retain};
 use crate::ipam::mac;
 use crate::objects::{Ip, Meta};
 use crate::view::Lease;
@@ -90,8 +90,15 @@ impl World {
         for port in leftovers {
             self.leases.queue(port);
         }
-        // Queued in the order in which objects came, which differs between runs.
-        self.leases.todo.make_contiguous().sort();
+        // Queued in the order in which objects came, which differs between runs. An address that a
+        // user reserves is drawn by nobody before.
+        let mut todo = std::mem::take(&mut self.leases.todo);
+        todo.make_contiguous().sort_by_cached_key(|port| {
+            let reserved = self.ips.get(port).is_some_and(|ip| self.unserved(ip));
+            (!reserved, port.clone())
+        });
+        self.leases.todo = todo;
+        self.choose_again();
     }
 
     /// A failure is no loss: a living port asks for its own address again and is
@@ -105,9 +112,45 @@ impl World {
     pub(super) fn of_ip(&self, ip: &Ip) -> Option<Lease> {
         let spec = &ip.spec;
         let port = ip.meta.name.clone();
-        lease(port.clone(), &spec.subnet, &spec.v4_ip_address, &spec.v6_ip_address, &spec.mac_address)
-            .or_else(|| lease(port.clone(), &spec.subnet, &spec.ip_address, "", &spec.mac_address))
-            .map(|lease| Lease { owner: self.served(&port), ..lease })
+        if self.unserved(ip) {
+            return None;
+        }
+        let owner = self.served(&port);
+        let mac = self.mac_or_drawn(&spec.mac_address, &spec.subnet, &port, &owner);
+        lease(port.clone(), &spec.subnet, &spec.v4_ip_address, &spec.v6_ip_address, &mac)
+            .or_else(|| lease(port.clone(), &spec.subnet, &spec.ip_address, "", &mac))
+            .map(|lease| Lease { owner, ..lease })
+            .filter(|lease| self.no_claim_to_gateway(lease))
+    }
+
+    /// A user's wish for an address, which nobody has looked at yet: it may be anybody's, or the
+    /// gateway's.
+    pub(super) fn unserved(&self, ip: &Ip) -> bool {
+        let port = &ip.meta.name;
+        retain::made_by_user(ip) && !self.told(port) && !self.leases.has_row(port)
+    }
+
+    /// Where we are only the IPAM, Kube-OVN records no MAC unless one was asked for (contract §3.3).
+    /// Then the one that is drawn: a lease has one. (Of a port of OVN the row says it.)
+    fn mac_or_drawn(&self, text: &str, subnet: &str, port: &str, owner: &str) -> Arc<str> {
+        if text.trim().is_empty() && !self.of_ovn(subnet) {
+            mac::format(mac::draw(self.config.seed, &[subnet, port, owner], 0)).into()
+        } else {
+            text.into()
+        }
+    }
+
+    /// A port may have the address that is its subnet's gateway by now, since it had it first; of
+    /// that its row is the evidence, while anybody can write an annotation or a record. (Of another
+    /// CNI's interface there is no row.)
+    fn no_claim_to_gateway(&self, lease: &Lease) -> bool {
+        let found = !self.of_ovn(&lease.subnet) || self.leases.has_row(&lease.port);
+        found || !self.ipam.is_gateway(lease)
+    }
+
+    /// Ports of that subnet are ports of OVN; so they are of one that is not known.
+    pub(super) fn of_ovn(&self, subnet: &str) -> bool {
+        self.subnet_views.get(subnet).is_none_or(|view| view.is_ovn())
     }
 
     fn of_row(&self, row: &PortRow) -> Option<Lease> {
@@ -137,8 +180,9 @@ impl World {
             "" if provider != keys::DEFAULT_PROVIDER => self.subnet_with(provider, ips)?,
             switch => switch.into(),
         };
-        let lease = lease(port.clone(), &switch, ips, "", mac)?;
-        Some(Lease { owner: meta.uid.clone(), ..lease })
+        let mac = self.mac_or_drawn(mac, &switch, port, &meta.uid);
+        let lease = lease(port.clone(), &switch, ips, "", &mac)?;
+        Some(Lease { owner: meta.uid.clone(), ..lease }).filter(|lease| self.no_claim_to_gateway(lease))
     }
 
     /// The subnet of a provider that has these addresses.

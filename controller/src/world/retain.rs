@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crds::{keys, net};
+use crds::{keys, names, net};
 
 use super::{ByName, ReadKey, World};
 use crate::facts::Kind;
@@ -44,6 +44,8 @@ pub(super) struct Record {
     asked: Arc<str>,
     pod: Arc<str>,
     node: Arc<str>,
+    /// Of the port: [`World::record`] reads it from the port's name.
+    provider: Arc<str>,
 }
 
 /// What is known about retention.
@@ -125,6 +127,7 @@ fn record_of_pod(meta: &Meta, node: &Arc<str>, keep_vm_ip: bool) -> Option<Recor
             asked: meta.annotations.get(keys::IP_RETAIN).cloned().unwrap_or_default(),
             pod: machine,
             node: node.clone(),
+            provider: Arc::default(),
         });
     }
     if asked.is_none() && !meta.owners.iter().any(|owner| &*owner.kind == "StatefulSet") {
@@ -144,6 +147,7 @@ fn record_of_pod(meta: &Meta, node: &Arc<str>, keep_vm_ip: bool) -> Option<Recor
         asked: meta.annotations.get(keys::IP_RETAIN).cloned().unwrap_or_default(),
         pod: meta.name.clone(),
         node: node.clone(),
+        provider: Arc::default(),
     })
 }
 
@@ -173,6 +177,7 @@ fn record_of_ip(ip: &Ip, keep_vm_ip: bool) -> Option<Record> {
         asked,
         pod: ip.spec.pod_name.clone(),
         node: ip.spec.node_name.clone(),
+        provider: Arc::default(),
     })
 }
 
@@ -278,6 +283,9 @@ impl World {
     }
 
     fn record(&mut self, port: &Arc<str>, record: Record) {
+        let base = names::pod_port(&record.pod, &record.workload.1, keys::DEFAULT_PROVIDER);
+        let provider = port.strip_prefix(&*base).and_then(|rest| rest.strip_prefix('.'));
+        let record = Record { provider: provider.unwrap_or(keys::DEFAULT_PROVIDER).into(), ..record };
         let moved = self.retention.records.get(port).is_some_and(|old| old.workload != record.workload);
         if moved {
             self.forget(port);
@@ -285,9 +293,10 @@ impl World {
         self.retention.records.insert(port.clone(), record);
     }
 
-    /// An IP object is here. What a pod told counts more.
+    /// An IP object is here. What a pod told counts more, also that it asks for nothing.
     pub(super) fn note_record(&mut self, ip: &Ip) {
         if !self.retention.records.contains_key(&ip.meta.name)
+            && !self.leases.wanted.contains_key(&ip.meta.name)
             && let Some(record) = record_of_ip(ip, self.config.keep_vm_ip)
         {
             self.record(&ip.meta.name.clone(), record);
@@ -325,7 +334,10 @@ impl World {
             joined |= put(&mut self.retention.idle, leased && is_kept) && leased && is_kept;
             put(&mut self.retention.busy, leased && wanted);
             // One more may be one too many: the last of those that nobody uses goes.
-            let last = self.retention.idle.get(&workload).and_then(BTreeSet::last).cloned();
+            let provider = self.provider_of(port);
+            let last = self.retention.idle.get(&workload).filter(|_| joined).and_then(|idle| {
+                idle.iter().rev().find(|other| self.provider_of(other) == provider).cloned()
+            });
             if let Some(last) = last.filter(|last| joined && last != port) {
                 self.leases.queue(last);
             }
@@ -379,7 +391,8 @@ impl World {
             pod_type: pod_type.into(),
             node: record.node.clone(),
             reserved: false,
-            row: record.workload.0 != Kind::Deployment,
+            // Another CNI's interface has none.
+            row: record.workload.0 != Kind::Deployment && self.of_ovn(&lease.subnet),
             annotations: record.annotations(),
             uid,
         })
@@ -401,16 +414,50 @@ impl World {
             return false;
         }
         if record.workload.0 == Kind::StatefulSet {
+            if !self.still_has(port, record) {
+                return false;
+            }
             let range = workload.start..workload.start.saturating_add(workload.replicas);
             return ordinal(&record.pod).is_some_and(|ordinal| range.contains(&ordinal));
         }
-        let none = BTreeSet::new();
-        let idle = self.retention.idle.get(&record.workload).unwrap_or(&none);
-        let busy = self.retention.busy.get(&record.workload);
-        let busy = busy.map_or(0, |busy| busy.len() - usize::from(busy.contains(port)));
+        // As many as there may be pods, for each network that they are on.
+        let same = |other: &&Arc<str>| *self.provider_of(other) == *record.provider;
+        let idle = self.retention.idle.get(&record.workload).into_iter();
+        let busy = self.retention.busy.get(&record.workload).into_iter().flatten();
+        let busy = busy.filter(|other| *other != port).filter(same).count();
         let may = usize::try_from(workload.replicas.saturating_add(workload.surge)).unwrap_or(usize::MAX);
-        let rank = idle.range(..port.clone()).count();
+        let rank = idle.flat_map(|idle| idle.range(..port.clone())).filter(same).count();
         rank < may.saturating_sub(busy)
+    }
+
+    /// The provider of a port with a record.
+    fn provider_of(&self, port: &str) -> &str {
+        self.retention.records.get(port).map_or(keys::DEFAULT_PROVIDER, |record| &record.provider)
+    }
+
+    /// The pod of that port lives and has it, or there is none to say otherwise: another interface
+    /// may have been taken out of the template. (One whose definition is missing is on its way.)
+    fn still_has(&self, port: &Arc<str>, record: &Record) -> bool {
+        let (namespace, name) = (&record.workload.1, &record.pod);
+        if !self.pod(namespace, name).is_some_and(|pod| pod.wants_network) {
+            return true;
+        }
+        let interfaces = self.interfaces(namespace, name);
+        let of_default = *record.provider == *keys::DEFAULT_PROVIDER;
+        let Some(interfaces) = interfaces else { return of_default };
+        (of_default && interfaces.default)
+            || interfaces.problem.is_some()
+            || interfaces.list.iter().any(|other| other.port == *port)
+    }
+
+    /// A pod came or changed: ports of its name that are kept may be none of its any more.
+    pub(super) fn requeue_kept_of(&mut self, namespace: &str, name: &str) {
+        let base: Arc<str> = names::pod_port(name, namespace, keys::DEFAULT_PROVIDER).into();
+        let kept = self.retention.kept.range(base.clone()..).map(|(port, _)| port);
+        let kept: Vec<_> = kept.take_while(|port| port.starts_with(&*base)).cloned().collect();
+        for port in kept {
+            self.leases.queue(port);
+        }
     }
 
     /// The next pod would be on this subnet again, and could have the address.
@@ -439,13 +486,15 @@ impl World {
     }
 
     /// The kept port whose address a new pod of a Deployment takes over.
-    pub(super) fn spare_of(&self, meta: &Meta, request: &Request) -> Option<Arc<str>> {
+    pub(super) fn spare_of(&self, meta: &Meta, provider: &str, request: &Request) -> Option<Arc<str>> {
         asked(meta).ok()??;
         let (workload, _) = workload_of(meta).filter(|(key, _)| key.0 == Kind::Deployment)?;
         let idle = self.retention.idle.get(&workload)?;
         let fits = |port: &&Arc<str>| {
             let lease = self.ipam.lease(port);
-            !self.leases.has_row(port) && lease.is_some_and(|lease| super::leases::fits(lease, request))
+            self.provider_of(port) == provider
+                && !self.leases.has_row(port)
+                && lease.is_some_and(|lease| super::leases::fits(lease, request))
         };
         idle.iter().find(fits).cloned()
     }

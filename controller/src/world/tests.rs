@@ -264,3 +264,37 @@ fn a_subnet_gives_addresses_once_our_finalizer_is_on_it() {
     world.settle_leases(true);
     assert!(held(&world, "a-0.web").is_some());
 }
+
+/// Statuses change whenever pods come and go; those that wait can't be served for that.
+#[test]
+fn a_status_makes_nobody_look_at_refused_ports_again() {
+    let pool = |using: &str, ips: &str| {
+        let spec = serde_json::json!({ "subnet": "ovn-default", "ips": [ips] });
+        let status = serde_json::json!({ "v4UsingIPRange": using });
+        let (spec, status) = (serde_json::from_value(spec).unwrap(), serde_json::from_value(status).unwrap());
+        Object::IpPool(Arc::new(Custom { meta: meta("p"), spec, status }))
+    };
+    let vip = |ready: bool, ip: &str| {
+        let spec = serde_json::json!({ "subnet": "ovn-default", "v4ip": ip });
+        let status = serde_json::json!({ "ready": ready });
+        let (spec, status) = (serde_json::from_value(spec).unwrap(), serde_json::from_value(status).unwrap());
+        Object::Vip(Arc::new(Custom { meta: meta("v"), spec, status }))
+    };
+    let refused = pod("a-0", &[(keys::IP_ADDRESS, "10.99.0.1")]);
+    let mut world = world(vec![refused, pool("", "10.16.7.4"), vip(false, "10.16.7.9")]);
+    world.restore_leases(&[]);
+    world.settle_leases(true);
+    assert!(matches!(world.lease("a-0.web"), LeaseState::Refused(..)));
+    let port: Arc<str> = "a-0.web".into();
+    for (object, looks) in [
+        (pool("10.16.7.4", "10.16.7.4"), false),
+        (vip(true, "10.16.7.9"), false),
+        (pool("10.16.7.4", "10.16.7.5"), true),
+        (vip(true, "10.16.7.8"), true),
+    ] {
+        let kind = object.kind();
+        world.apply(0, object);
+        assert_eq!(world.leases.todo.contains(&port), looks, "{kind:?}");
+        world.settle_leases(true);
+    }
+}

@@ -23,6 +23,7 @@ impl World {
     /// out are looked at.
     pub fn project_usage(&mut self, now_ms: u64) {
         self.usage_stale.extend(self.ipam.take_changed());
+        let laid_out = std::mem::take(&mut self.laid_out);
         if self.usage_stale.is_empty() {
             return;
         }
@@ -30,9 +31,11 @@ impl World {
             self.usage_at_ms = Some(now_ms);
             std::mem::take(&mut self.usage_stale)
         } else {
-            // What holds a deletion must be known before the object is let go.
+            // What holds a deletion must be known before the object is let go, and who has an address
+            // that is to be the gateway's before the router gets it.
             let stale = &mut self.usage_stale;
-            self.leaving.iter().filter(|subnet| stale.remove(*subnet)).cloned().collect()
+            let at_once = self.leaving.iter().chain(&self.pools.leaving).chain(&laid_out);
+            at_once.filter(|subnet| stale.remove(*subnet)).cloned().collect()
         };
         for subnet in now {
             let mut usage = self.ipam.usage(&subnet);
@@ -47,6 +50,10 @@ impl World {
                 usage.holders = first.into_iter().take(HOLDERS).collect();
             }
             renew::renew(&mut self.usage, &mut self.changed, ReadKey::Usage, (subnet.clone(), usage));
+            if self.pools.lacking.contains(&subnet) {
+                // There may be enough for a pool that waits for addresses to choose.
+                self.project_pools(&subnet);
+            }
             self.project_pool_usage(&subnet);
         }
     }

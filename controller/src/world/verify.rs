@@ -82,7 +82,13 @@ impl World {
         found.same(|| "ports wanted".into(), &wanted(self), &wanted(&fresh));
         found.maps("ports of virtual address", self.virtuals.all(), fresh.virtuals.all());
         found.maps("provider network", &self.providers.views, &fresh.providers.views);
-        found.maps("IPPool", &self.pools.views, &fresh.pools.views);
+        // What a pool chooses depends on leases.
+        let settled = |world: &World| -> BTreeMap<Arc<str>, Arc<crate::view::IpPoolView>> {
+            let views = world.pools.views.iter();
+            let views = views.filter(|(_, view)| !self.pools.lacking.contains(&view.subnet));
+            views.map(|(name, view)| (name.clone(), view.clone())).collect()
+        };
+        found.maps("IPPool", &settled(self), &settled(&fresh));
         let machines = |world: &World| -> BTreeMap<String, Arc<crate::view::MachineView>> {
             let views = world.machines.views.iter();
             views.map(|((namespace, name), view)| (format!("{namespace}/{name}"), view.clone())).collect()

@@ -84,10 +84,13 @@ fn listed(annotation: &str) -> impl Iterator<Item = Arc<str>> + '_ {
 impl World {
     pub(super) fn set_vip(&mut self, vip: Arc<Vip>) {
         let name = vip.meta.name.clone();
-        self.vips.objects.insert(name.clone(), vip);
+        let old = self.vips.objects.insert(name.clone(), vip.clone());
         self.want_vip(&name);
         self.project_vip(&name);
-        self.leases.retry_refused();
+        let decides = |vip: &Vip| (vip.meta.uid.clone(), vip.meta.deleting_at.is_some());
+        if old.is_none_or(|old| decides(&old) != decides(&vip) || old.spec != vip.spec) {
+            self.leases.retry_refused();
+        }
     }
 
     pub(super) fn remove_vip(&mut self, name: &Arc<str>) {

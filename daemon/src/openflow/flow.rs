@@ -225,7 +225,9 @@ fn fields(matching: &[u8]) -> Option<BTreeMap<u8, &[u8]>> {
         let (class, field, length) = (reader.u16()?, reader.u8()?, reader.u8()?);
         let value = reader.take(usize::from(length))?;
         let masked = field & 1 != 0;
-        if class != OPENFLOW_BASIC || (masked && field >> 1 != self::field::VLAN_VID) {
+        // A mask is as long as what it masks.
+        let maskable = field >> 1 == self::field::VLAN_VID;
+        if class != OPENFLOW_BASIC || masked != (maskable && length == 4) {
             return None;
         }
         all.insert(field >> 1, value);
@@ -346,6 +348,31 @@ mod tests {
             if let Some(all) = Seen::read_all(&bytes).filter(|_| !padded && !unread) {
                 prop_assert_ne!(all[0].flow.as_ref(), Some(&flow));
             }
+        }
+    }
+
+    #[test]
+    fn a_mask_that_is_missing_or_too_much_is_no_flow_of_ours() {
+        for vlan in [0, 5] {
+            let flow = Flow {
+                cookie: 1,
+                priority: 1,
+                in_port: 2,
+                vlan,
+                protocol: Protocol::Tcp,
+                destination: "10.0.0.1".parse().unwrap(),
+                port: 80,
+                mac: Mac([2; 6]),
+                output: 2,
+            };
+            let bytes = told(&flow, 0);
+            let is_vlan = |at: &usize| {
+                bytes[at - 2..*at] == OPENFLOW_BASIC.to_be_bytes() && bytes[*at] >> 1 == field::VLAN_VID
+            };
+            let at = (52..bytes.len()).find(is_vlan).unwrap();
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            assert_eq!(Seen::read_all(&other).unwrap()[0].flow, None, "{vlan}");
         }
     }
 

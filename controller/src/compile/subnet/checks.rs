@@ -26,6 +26,16 @@ pub(super) fn contested(usage: &Usage) -> Option<String> {
     ))
 }
 
+/// The gateway is an address that a port has: the port was there first, and the router's port stays
+/// what it is until the address is free.
+pub(super) fn contested_gateway(usage: &Usage) -> Option<String> {
+    let (ip, holder) = usage.contested_gateways.first()?;
+    Some(format!(
+        "gateway: {ip} is in use by {holder}, so it is not the gateway yet; delete what uses it, or choose another \
+         address"
+    ))
+}
+
 /// A VPC that names its namespaces serves no others (contract §5.5).
 fn namespaces(view: &dyn View, spec: &SubnetSpec) -> Option<String> {
     if spec.namespaces.is_empty() || spec.vpc.is_empty() || *spec.vpc == *view.config().cluster_router {

@@ -49,7 +49,8 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
     let mut outcome = Outcome::default();
     if subnet.supported && subnet.invalid.is_none() && subnet.is_ovn() {
         outcome.querier = querier::rows(view, name, &subnet, &mut facts);
-        topology::rows(config, name, &subnet.spec, outcome.querier.config.clone(), &mut facts);
+        let contested = !usage.contested_gateways.is_empty();
+        topology::rows(config, name, &subnet.spec, (outcome.querier.config.clone(), contested), &mut facts);
         topology::vips(view, name, &subnet.spec, &usage, &mut facts);
         dhcp::rows(config, name, &subnet.spec, &mut facts);
         outcome.acl = acls::rows(view, name, &subnet.spec, &mut facts);
@@ -75,6 +76,7 @@ pub(super) fn compile(view: &dyn View, name: &Arc<str>) -> Facts {
     let named = |problem: &String| format!("subnet {name}: {problem}");
     let problem = checks::check(view, name, &subnet.spec)
         .or_else(|| subnet.problem.as_deref().map(str::to_owned))
+        .or_else(|| checks::contested_gateway(&usage).as_ref().map(named))
         .or_else(|| checks::contested(&usage).as_ref().map(named))
         .or_else(|| outcome.querier.problem.as_ref().map(named));
     match &problem {

@@ -20,7 +20,6 @@ pub(super) fn defaults(
     let (cidr, gateway) = dual_upgrade(config, name, spec);
     let ovn = is_ovn_provider(&spec.provider);
     let mut fields = BTreeMap::from([
-        ("provider".into(), json!(spec.provider)),
         ("protocol".into(), json!(spec.protocol)),
         ("cidrBlock".into(), json!(cidr)),
         ("gateway".into(), json!(gateway)),
@@ -29,6 +28,9 @@ pub(super) fn defaults(
         ("gatewayNode".into(), json!(spec.gateway_node)),
     ]);
     // What its user wrote there stays until it counts.
+    if !subnet.stays {
+        fields.insert("provider".into(), json!(spec.provider));
+    }
     if ovn && !subnet.stays {
         fields.insert("vpc".into(), json!(spec.vpc));
     }

@@ -16,12 +16,13 @@ use crate::io::Config;
 use crate::ipam::mac;
 use crate::view::{LeaseState, Usage, View};
 
-/// `other` is `other_config` of the switch, where something is said about it.
+/// `other` is `other_config` of the switch, where something is said about it; `contested` says that
+/// a port has the gateway's address: what the router has stays then.
 pub(super) fn rows(
     config: &Config,
     name: &Arc<str>,
     spec: &SubnetSpec,
-    other: Option<Column>,
+    (other, contested): (Option<Column>, bool),
     facts: &mut Facts,
 ) {
     let router = &*spec.vpc;
@@ -49,10 +50,11 @@ pub(super) fn rows(
         RowKey::new(Table::LogicalRouter, router),
         "ports",
     )
-    .whole("networks", Value::strings(gateways.with_prefix(&nets)))
     .initial("mac", Value::string(mac))
     .column("options", route_table(&spec.route_table))
     .ids(&[("lr", router)]);
+    let networks = Value::strings(gateways.with_prefix(&nets));
+    port = if contested { port.initial("networks", networks) } else { port.whole("networks", networks) };
     for (column, value) in dhcp::advertisements(spec) {
         port = port.column(column, value);
     }

@@ -37,6 +37,8 @@ impl SubnetPool {
         }
         let families = [&self.v4, &self.v6].into_iter().flatten();
         usage.contested_vips = families.flat_map(Pool::contested).collect();
+        let families = [&self.v4, &self.v6].into_iter().flatten();
+        usage.contested_gateways = families.filter_map(Pool::contested_gateway).collect();
         usage
     }
 
@@ -65,6 +67,23 @@ impl SubnetPool {
             v6_using_range,
             ..Usage::default()
         }
+    }
+
+    /// See [`super::Ipam::usage_of`].
+    pub(crate) fn usage_of(&self, set: &Ranges, most: usize) -> (Usage, Vec<Arc<str>>) {
+        let mut ports = Vec::new();
+        let mut of = |pool: &Option<Pool>, family| {
+            let Some(pool) = pool else { return Default::default() };
+            let using = pool.using_of(set.of(family));
+            ports.extend(pool.holders_of(&using, most));
+            (using.len(), ranges(pool, using.spans()))
+        };
+        let (v4_using, v4_using_range) = of(&self.v4, Family::V4);
+        let (v6_using, v6_using_range) = of(&self.v6, Family::V6);
+        ports.sort();
+        ports.dedup();
+        ports.truncate(most);
+        (Usage { v4_using, v6_using, v4_using_range, v6_using_range, ..Usage::default() }, ports)
     }
 
     /// See [`super::Ipam::choose_free`].

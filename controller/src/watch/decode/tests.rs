@@ -25,6 +25,7 @@ fn pod_json() -> serde_json::Value {
             },
             "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "u0", "controller": true}],
             "deletionTimestamp": "2026-11-30T01:02:03Z",
+            "deletionGracePeriodSeconds": 30,
             "finalizers": ["a/b"],
             "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:status": {}}}]
         },
@@ -38,7 +39,7 @@ fn a_pod_keeps_what_is_used() {
     let Object::Pod(pod) = decode(Kind::Pod, pod_json()).unwrap() else { panic!() };
     assert_eq!((&*pod.node, &*pod.phase, &*pod.reason), ("n1", "Failed", "Evicted"));
     assert!(pod.host_network && pod.restart_never && !pod.restart_always);
-    assert_eq!(pod.meta.deleting_at, Some(1_796_000_523));
+    assert_eq!(pod.meta.deleting_at, Some(1_796_000_523 + 30));
     assert_eq!(&*pod.meta.owners[0].kind, "StatefulSet");
     assert_eq!(
         pod.meta.annotations.keys().map(|key| &**key).collect::<Vec<_>>(),

@@ -30,6 +30,7 @@ pub(super) struct WireMeta {
     pub(super) annotations: Option<BTreeMap<String, Option<String>>>,
     pub(super) finalizers: Option<Vec<String>>,
     pub(super) deletion_timestamp: Option<String>,
+    pub(super) deletion_grace_period_seconds: Option<i64>,
     pub(super) owner_references: Option<Vec<WireOwner>>,
 }
 
