@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use cni::api::CniRequest;
 use serde_json::json;
-use tokio::sync::broadcast;
+use tokio::sync::broadcast::{self, error::TryRecvError};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -86,7 +86,7 @@ struct Mender {
     memory: Memory,
     tasks: JoinSet<Ended>,
     /// Ports that the tasks are at work on.
-    at_work: BTreeSet<String>,
+    at_work: BTreeMap<String, tokio::task::Id>,
     /// Ports to be looked at again soon.
     again: BTreeSet<String>,
 }
@@ -97,7 +97,7 @@ impl Mender {
             plugger,
             memory: Memory::default(),
             tasks: JoinSet::default(),
-            at_work: BTreeSet::default(),
+            at_work: BTreeMap::default(),
             again: BTreeSet::default(),
         }
     }
@@ -165,7 +165,7 @@ impl Mender {
 
     /// Starts to mend a port, if it has to be and nobody else is at work on it.
     fn begin(&mut self, port: &str, (request, internal): Suspect, seen: Option<Seen>) {
-        if self.at_work.contains(port) {
+        if self.at_work.contains_key(port) {
             // This may be the task's own doing, or somebody's since.
             return self.put_back(port, seen);
         }
@@ -185,12 +185,13 @@ impl Mender {
             return self.put_back(port, seen);
         };
         let (plugger, port) = (self.plugger.clone(), port.to_owned());
-        self.at_work.insert(port.clone());
-        self.tasks.spawn(crate::steps::inherited(async move {
+        let name = port.clone();
+        let task = self.tasks.spawn(crate::steps::inherited(async move {
             let _lock = lock;
             let mended = plugger.mend(&request, &port, internal, &namespace, &running).await;
             Ended { port, seen, mended }
         }));
+        self.at_work.insert(name, task.id());
     }
 
     /// The next port that a task is through with; `None` without tasks.
@@ -201,7 +202,13 @@ impl Mender {
                     self.at_work.remove(&ended.port);
                     return Some(ended);
                 }
-                Err(error) => tracing::error!(error = %error, "the mending of a port ended abnormally"),
+                Err(error) => {
+                    let id = error.id();
+                    let ports = self.at_work.extract_if(.., |_, task| *task == id).map(|(port, _)| port);
+                    let ports: Vec<String> = ports.collect();
+                    tracing::error!(?ports, error = %error, "the mending of a port ended abnormally");
+                    self.again.extend(ports);
+                }
             }
         }
     }
@@ -395,8 +402,13 @@ pub async fn run(
             break;
         }
         tokio::time::sleep(GATHER).await;
-        while let Ok(change) = changes.try_recv() {
-            if let Some(thorough) = look_for(&change, &plugger) {
+        loop {
+            let thorough = match changes.try_recv() {
+                Ok(change) => look_for(&change, &plugger),
+                Err(TryRecvError::Lagged(_)) => Some(true),
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            };
+            if let Some(thorough) = thorough {
                 devices = Some(devices.unwrap_or_default() || thorough);
             }
         }
