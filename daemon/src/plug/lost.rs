@@ -84,13 +84,15 @@ fn verdict(interface: &Interface, pods: &Loaded<PodFacts>, seen: Seen) -> Verdic
     }
 }
 
-/// Whether what opening a namespace came to says that it is gone: nothing is there, or a plain file, which is what is
-/// left of one that was unmounted. Any other failure is the agent's own (no descriptor free, no right to) and says nothing.
+/// Whether what opening a namespace came to says that it is gone: nothing is there, a plain file, which is what is
+/// left of one that was unmounted, or a socket, where the path was that of a descriptor. Any other failure is the agent's
+/// own (no descriptor free, no right to) and says nothing.
 pub(super) fn says_gone(error: &io::Error) -> bool {
-    matches!(
+    let nothing = matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidInput
-    )
+    );
+    nothing || error.raw_os_error() == Some(libc::ENXIO)
 }
 
 /// Whether a pod's namespace is there, or may be.
@@ -338,8 +340,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("unmounted");
         std::fs::write(&file, "").unwrap();
-        for path in [folder.path().join("none"), file.join("below"), file, "".into(), "/proc/0/ns/net".into()]
-        {
+        let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
+        let reused = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&socket));
+        let below = file.join("below");
+        let none = folder.path().join("none");
+        for path in [none, below, file, "".into(), "/proc/0/ns/net".into(), reused.into()] {
             let error = Namespace::open(&path).unwrap_err();
             assert!(says_gone(&error), "{}: {error:?}", path.display());
         }

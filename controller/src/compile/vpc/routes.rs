@@ -97,6 +97,8 @@ fn keep_ways_out(view: &dyn View, router: &str, spec: &VpcSpec, external: &Outco
             || spec.static_routes.iter().any(|route| *route.route_table == *table)
             || external.routes.iter().any(|route| *route.table == *table)
     };
+    // Subnets of one VPC may have one block, and so one route.
+    let mut kept = BTreeSet::new();
     for name in view.vpc_subnets(router).iter() {
         let Some(subnet) = view.subnet(name) else { continue };
         let of = &subnet.spec;
@@ -110,11 +112,12 @@ fn keep_ways_out(view: &dyn View, router: &str, spec: &VpcSpec, external: &Outco
                 if underlay || !other_way(table) {
                     let (prefix, nexthop) = (cidr.to_string(), gateway.to_string());
                     let key = rows::route_key(router, table, "src-ip", &prefix, &nexthop);
-                    facts.keeps.push(Keep::Row(RowKey::new(Table::StaticRoute, key)));
+                    kept.insert(RowKey::new(Table::StaticRoute, key));
                 }
             }
         }
     }
+    facts.keeps.extend(kept.into_iter().map(Keep::Row));
 }
 
 /// What Kube-OVN writes into specs for `enableBfd`: rows follow from that field here.
