@@ -18,7 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::cache::{Cache, Key, remove};
-use crate::progress::{Look, quiet_step, wait_for};
+use crate::progress::{Look, quiet_step, say, wait_for};
 use crate::run::{capture, check, command, run};
 
 /// Cache kind of seeds.
@@ -41,6 +41,13 @@ pub fn ensure(cache: &Cache, archives: &[PathBuf]) -> Result<PathBuf> {
         quiet_step("image store for nodes", || {
             if let Some(older) = newest(&cache.root().join(KIND)) {
                 clone(&older, draft)?;
+                // An image that replaces another may lose a layer that both have: containerd collects what nothing refers
+                // to, and the new one refers to it only when it is unpacked.
+                match fill(cache, draft, archives) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => say(format!("image store for nodes: made from nothing, since {error:#}")),
+                }
+                remove(draft)?;
             }
             fill(cache, draft, archives)
         })
