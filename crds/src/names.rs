@@ -21,6 +21,11 @@ pub fn pod_port(pod: &str, namespace: &str, provider: &str) -> String {
     }
 }
 
+/// The provider in a pod's port as [`pod_port`] names it; `None` of the pod's own network, and of any other port.
+pub fn provider_in<'a>(port: &'a str, pod: &str, namespace: &str) -> Option<&'a str> {
+    port.strip_prefix(pod)?.strip_prefix('.')?.strip_prefix(namespace)?.strip_prefix('.')
+}
+
 /// Logical port of a node on the join switch, also the name of its IP object.
 pub fn node_port(node: &str) -> String {
     format!("node-{node}")
@@ -69,6 +74,17 @@ mod tests {
     use super::*;
 
     // The names of the worked example (contract §10).
+    #[test]
+    fn a_port_tells_its_provider() {
+        for provider in ["net.web", "net.web.ovn"] {
+            assert_eq!(provider_in(&pod_port("a", "web", provider), "a", "web"), Some(provider));
+        }
+        for port in [pod_port("a", "web", "ovn"), pod_port("a", "web2", "x.y"), pod_port("ab", "web", "x.y")]
+        {
+            assert_eq!(provider_in(&port, "a", "web"), None, "{port}");
+        }
+    }
+
     #[test]
     fn worked_example() {
         assert_eq!(pod_port("a-0", "web", "ovn"), "a-0.web");

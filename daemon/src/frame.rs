@@ -6,12 +6,11 @@
 use std::time::Duration;
 
 use futures::future::{BoxFuture, select_all};
-use tokio::sync::broadcast::error::TryRecvError;
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::kube::{Fact, Loaded};
-use crate::netlink::Change;
+use crate::netlink::{Change, waiting};
 use crate::ovs::{Ovs, View};
 
 /// How long a loop waits without an event.
@@ -108,7 +107,7 @@ impl Frame {
     /// begins: a bunch of events is one pass.
     pub async fn pass(&mut self, pass: impl Future<Output = bool>) -> Option<bool> {
         self.objects.mark_unchanged();
-        while let Ok(_) | Err(TryRecvError::Lagged(_)) = self.changes.try_recv() {}
+        waiting(&mut self.changes).for_each(drop);
         self.cancel.run_until_cancelled(pass).await
     }
 

@@ -21,7 +21,7 @@ use crate::gateway::{Clamp, Config, Counters, Gateway, Inputs, JoinInput, Object
 use crate::heal;
 use crate::install::{enable_forwarding, loosen_reverse_path};
 use crate::kube::{Cluster, EventType, Loaded, NodeFacts, ObjectRef, PodFacts, SubnetFacts};
-use crate::netlink::{ALL_LINKS, Change, MAIN_TABLE, Route};
+use crate::netlink::{ALL_LINKS, Change, MAIN_TABLE, Route, waiting};
 use crate::node::{Join, NodeStatus, OVN0};
 use crate::plug::Plugger;
 use crate::sys::SysctlOutcome;
@@ -201,8 +201,10 @@ impl HostLoop {
         tokio::time::sleep(gather).await;
         // What came meanwhile is covered by the pass that follows.
         let link = last.as_ref().and_then(|inputs| inputs.join.as_ref()).map(|join| join.link);
-        if drain(&mut self.changes, |change| concerns(change, link, &tables)) {
-            *last = None;
+        for change in waiting(&mut self.changes) {
+            if concerns(&change, link, &tables) {
+                *last = None;
+            }
         }
         true
     }
@@ -397,19 +399,6 @@ fn selects_gateways(subnet: &SubnetFacts) -> bool {
         && !subnet.gateway_node_selectors.is_empty()
 }
 
-/// Takes all changes that wait; whether any of them concerns us, or some were lost.
-fn drain(changes: &mut broadcast::Receiver<Change>, concerns: impl Fn(&Change) -> bool) -> bool {
-    use broadcast::error::TryRecvError;
-    let mut found = false;
-    loop {
-        match changes.try_recv() {
-            Ok(change) => found |= concerns(&change),
-            Err(TryRecvError::Lagged(_)) => found = true,
-            Err(TryRecvError::Empty | TryRecvError::Closed) => return found,
-        }
-    }
-}
-
 /// Whether a change of the host's network concerns routes to pods, or `tables` of external egress gateways.
 fn concerns(change: &Change, ovn0: Option<u32>, tables: &BTreeSet<u32>) -> bool {
     match change {
@@ -448,6 +437,7 @@ mod tests {
     fn changes_that_were_lost_concern_us() {
         let (sender, mut changes) = broadcast::channel(2);
         let ours = |change: &Change| concerns(change, Some(7), &BTreeSet::new());
+        let drain = |changes: &mut _, ours: fn(&Change) -> bool| waiting(changes).filter(ours).count() > 0;
         assert!(!drain(&mut changes, ours));
         sender.send(Change::Traffic).unwrap();
         assert!(!drain(&mut changes, ours));

@@ -77,15 +77,19 @@ impl Commit {
 
     /// Whether rows without marks are ours may change with this one.
     pub(super) fn touch_governed(&mut self, desired: &Desired, key: &RowKey) {
-        if key.table == Table::LogicalSwitchPort {
-            if let Some(switch) = key.key.strip_prefix(crds::names::LOCALNET_PREFIX) {
-                self.touch_external(desired, &RowKey::new(Table::LogicalSwitch, switch));
+        match key.table {
+            Table::LogicalSwitchPort => {
+                if let Some(switch) = key.key.strip_prefix(crds::names::LOCALNET_PREFIX) {
+                    self.touch_external(desired, &RowKey::new(Table::LogicalSwitch, switch));
+                }
             }
-            return;
+            Table::GatewayChassis => self.touch_gateways(desired, key),
+            _ => {}
         }
-        if key.table != Table::GatewayChassis {
-            return;
-        }
+    }
+
+    /// The gateways and sessions without marks of the router port that a stated one is of.
+    fn touch_gateways(&mut self, desired: &Desired, key: &RowKey) {
         let Some(RowFact { parent: Some((port, _)), .. }) = desired.row(key).map(Cow::into_owned) else {
             return;
         };

@@ -56,8 +56,7 @@ fn row(kept: &KeptView, lease: &Lease, facts: &mut Facts) {
     let switch = RowKey::new(Table::LogicalSwitch, &*lease.subnet);
     let id = format!("{}/{}", kept.namespace, kept.pod);
     let mut ids = vec![("ls", &*lease.subnet), ("pod", &*id)];
-    let base = names::pod_port(&kept.pod, &kept.namespace, keys::DEFAULT_PROVIDER);
-    let provider = lease.port.strip_prefix(&*base).and_then(|rest| rest.strip_prefix('.'));
+    let provider = names::provider_in(&lease.port, &kept.pod, &kept.namespace);
     ids.extend(provider.map(|provider| ("provider", provider)));
     // Virtual addresses are listed by pods alone.
     let marks = [("vendor", keys::VENDOR)].into_iter().chain(ids);

@@ -270,20 +270,25 @@ fn another_network_may_replace_the_default_one() {
     assert_eq!(records(&bench, "a-0"), Vec::<String>::new());
 }
 
+/// What another CNI's interface of a pod was told.
+fn told() -> serde_json::Value {
+    json!({
+        NETWORKS: "vlan",
+        "vlan.web.kubernetes.io/allocated": "true",
+        "vlan.web.kubernetes.io/ip_address": "172.20.0.2",
+        "vlan.web.kubernetes.io/cidr": "172.20.0.0/24",
+        "vlan.web.kubernetes.io/gateway": "172.20.0.1",
+    })
+}
+
 /// An interface of another CNI is told its address and no switch, and its record comes after it:
 /// a leader that dies in between leaves the annotation alone. Nobody else gets the address, and
 /// the record is made.
 #[test]
 fn what_another_cnis_interface_was_told_is_known_without_its_record() {
     let mut bench = ready();
-    let told = json!({
-        NETWORKS: "vlan",
-        "vlan.web.kubernetes.io/allocated": "true",
-        "vlan.web.kubernetes.io/ip_address": "172.20.0.2",
-        "vlan.web.kubernetes.io/mac_address": "02:00:00:00:00:77",
-        "vlan.web.kubernetes.io/cidr": "172.20.0.0/24",
-        "vlan.web.kubernetes.io/gateway": "172.20.0.1",
-    });
+    let mut told = told();
+    told["vlan.web.kubernetes.io/mac_address"] = "02:00:00:00:00:77".into();
     bench.processes.last_mut().unwrap().paused = true;
     // Looked at before the other one, by its name.
     bench.add_pod_with("a-0", "n-1", json!({ NETWORKS: "vlan" }));
@@ -301,13 +306,7 @@ fn what_another_cnis_interface_was_told_is_known_without_its_record() {
 #[test]
 fn what_kube_ovn_told_another_cnis_interface_is_known_without_a_mac() {
     let mut bench = ready();
-    let told = json!({
-        NETWORKS: "vlan",
-        "vlan.web.kubernetes.io/allocated": "true",
-        "vlan.web.kubernetes.io/ip_address": "172.20.0.2",
-        "vlan.web.kubernetes.io/cidr": "172.20.0.0/24",
-        "vlan.web.kubernetes.io/gateway": "172.20.0.1",
-    });
+    let told = told();
     bench.processes.last_mut().unwrap().paused = true;
     bench.add_pod_with("a-0", "n-1", json!({ NETWORKS: "vlan" }));
     bench.add_pod_with("b-0", "n-1", told);

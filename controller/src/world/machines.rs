@@ -331,8 +331,7 @@ impl World {
             return false;
         }
         let Some(next) = machine.or(instance) else { return false };
-        let base = names::pod_port(&name.1, &name.0, keys::DEFAULT_PROVIDER);
-        let provider = port.strip_prefix(&*base).and_then(|rest| rest.strip_prefix('.'));
+        let provider = names::provider_in(port, &name.1, &name.0);
         provider.is_none_or(|provider| lists(next, provider))
             && self.still_served(&name.0, &next.template, lease)
     }

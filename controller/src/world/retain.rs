@@ -283,8 +283,7 @@ impl World {
     }
 
     fn record(&mut self, port: &Arc<str>, record: Record) {
-        let base = names::pod_port(&record.pod, &record.workload.1, keys::DEFAULT_PROVIDER);
-        let provider = port.strip_prefix(&*base).and_then(|rest| rest.strip_prefix('.'));
+        let provider = names::provider_in(port, &record.pod, &record.workload.1);
         let record = Record { provider: provider.unwrap_or(keys::DEFAULT_PROVIDER).into(), ..record };
         let moved = self.retention.records.get(port).is_some_and(|old| old.workload != record.workload);
         if moved {
@@ -338,7 +337,7 @@ impl World {
             let last = self.retention.idle.get(&workload).filter(|_| joined).and_then(|idle| {
                 idle.iter().rev().find(|other| self.provider_of(other) == provider).cloned()
             });
-            if let Some(last) = last.filter(|last| joined && last != port) {
+            if let Some(last) = last.filter(|last| last != port) {
                 self.leases.queue(last);
             }
         }

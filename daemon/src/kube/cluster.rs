@@ -84,17 +84,7 @@ impl Cluster {
 
     /// Wakes on every change of every kind.
     pub fn objects(&self) -> Objects {
-        Objects::default()
-            .and(self.pods.subscribe())
-            .and(self.nodes.subscribe())
-            .and(self.subnets.subscribe())
-            .and(self.service_cidrs.subscribe())
-            .and(self.provider_networks.subscribe())
-            .and(self.vlans.subscribe())
-            .and(self.own_node.subscribe())
-            .and(self.external_gateway.subscribe())
-            .and(self.ovn_eips.subscribe())
-            .and(self.services.subscribe())
+        self.all().into_iter().fold(Objects::default(), |objects, kind| kind.add_to(objects))
     }
 
     /// How the watches are doing. Walks over all objects: for people who ask.

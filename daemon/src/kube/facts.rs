@@ -35,6 +35,11 @@ impl PodFacts {
         uid.is_empty() || uid == self.uid || uid == self.mirror_of
     }
 
+    /// It has a use for its network: neither deleted nor finished.
+    pub fn goes_on(&self) -> bool {
+        !self.deleting && !self.finished
+    }
+
     /// The annotation `<provider>.kubernetes.io/<key>`, unless empty.
     pub fn annotation(&self, provider: &str, key: &str) -> Option<&str> {
         self.annotations

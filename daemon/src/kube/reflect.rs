@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::fact::Fact;
 use super::refusal::{self, Bounds, Refusals, Verdict};
 use super::watched::Watched;
+use crate::frame::Objects;
 
 /// A snapshot of one kind.
 #[derive(Debug)]
@@ -109,6 +110,8 @@ pub(super) trait Followed {
     fn forbidden(&self) -> Option<&'static str>;
     /// How it is doing.
     fn status(&self) -> WatchStatus;
+    /// Has it wake those who follow these kinds.
+    fn add_to(&self, objects: Objects) -> Objects;
 }
 
 impl<T: Fact> Followed for Reflection<T> {
@@ -123,6 +126,10 @@ impl<T: Fact> Followed for Reflection<T> {
 
     fn status(&self) -> WatchStatus {
         Self::status(self)
+    }
+
+    fn add_to(&self, objects: Objects) -> Objects {
+        objects.and(self.subscribe())
     }
 }
 

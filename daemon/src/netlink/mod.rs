@@ -28,7 +28,7 @@ pub use exact::{Carried, ExactAddress, ExactRoute, Placed};
 pub use hints::{ALL_LINKS, Hints};
 pub use kinds::{NewVlan, VlanLink};
 pub use link::{Link, Veth};
-pub use monitor::{Change, Monitor};
+pub use monitor::{Change, Monitor, waiting};
 pub use neigh::{Pace, Reachability};
 pub use route::{MAIN_TABLE, Route, RouteKind, Scope, protocol};
 pub use rule::Rule;

@@ -6,6 +6,7 @@ use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::sys::SocketAddr;
 use rtnetlink::{MulticastGroup, new_multicast_connection};
+use tokio::sync::broadcast::{self, error::TryRecvError};
 
 use super::{Address, Error, Link, Result, Route};
 
@@ -35,6 +36,15 @@ pub enum Change {
     Traffic,
     /// The kernel dropped notifications: everything may have changed.
     Lost,
+}
+
+/// The changes that wait in a feed of them; none is waited for. [`Change::Lost`] stands for those that a slow reader missed.
+pub fn waiting(changes: &mut broadcast::Receiver<Change>) -> impl Iterator<Item = Change> {
+    std::iter::from_fn(|| match changes.try_recv() {
+        Ok(change) => Some(change),
+        Err(TryRecvError::Lagged(_)) => Some(Change::Lost),
+        Err(TryRecvError::Empty | TryRecvError::Closed) => None,
+    })
 }
 
 /// A stream of [`Change`]s of one namespace.

@@ -343,22 +343,12 @@ pub(super) fn vendor_bridge_of(view: &View, nic: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::tunnel::tests::address;
 
     #[test]
     fn what_a_proxy_does_on_its_own_link_does_not_concern_the_node() {
-        let address = |index, link_scope| crate::netlink::Address {
-            index,
-            net: "10.96.0.1/32".parse().unwrap(),
-            peer: None,
-            link_scope,
-            tentative: false,
-            duplicate: false,
-            permanent: true,
-            secondary: false,
-            label: None,
-        };
         let silent = BTreeSet::from([9]);
-        let of = |index, link_scope| concerns(&Change::Address(address(index, link_scope)), &silent);
-        assert_eq!([of(9, false), of(2, false), of(2, true)], [false, true, false]);
+        let of = |index, net| concerns(&Change::Address(address(index, net)), &silent);
+        assert_eq!([of(9, "10.96.0.1/32"), of(2, "10.96.0.1/32"), of(2, "fe80::1/64")], [false, true, false]);
     }
 }

@@ -197,7 +197,7 @@ pub fn external_ids(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use clap::Parser;
 
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    fn address(index: u32, net: &str) -> Address {
+    pub(in crate::node) fn address(index: u32, net: &str) -> Address {
         let net: ipnet::IpNet = net.parse().unwrap();
         let link_scope = match net.addr() {
             IpAddr::V4(ip) => ip.is_link_local(),

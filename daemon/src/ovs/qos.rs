@@ -184,40 +184,12 @@ pub fn set(view: &View, name: &str, wanted: &PortQos) -> Vec<Operation> {
     operations
 }
 
-/// What a port's rows ask for now; `None` if it is nothing that [`set`] writes.
+/// As [`of`]; `None` if it is nothing that [`set`] writes.
 pub fn read(view: &View, name: &str) -> Option<PortQos> {
-    let (port, interface) = (view.port(name)?, view.interface(name)?);
-    let column = |name| interface.column(name).and_then(Value::as_i64).map_or(Some(0), |n| n.try_into().ok());
-    let discipline = match qos_of(view, port).filter(|qos| is_ours(qos)) {
-        Some(qos) => Some(read_discipline(view, qos)?),
-        None => None,
-    };
-    let read = PortQos {
-        policing_rate: column("ingress_policing_rate")?,
-        policing_burst: column("ingress_policing_burst")?,
-        discipline,
-    };
-    set(view, name, &read).is_empty().then_some(read)
-}
-
-fn read_discipline(view: &View, qos: &Row) -> Option<Discipline> {
-    let number = |row: &Row, key| row.map_get("other_config", key).map_or(Some(0), |text| text.parse().ok());
-    match qos.str("type")? {
-        HTB => {
-            let queue = qos.map("queues")?.get(&Atom::from(0i64))?.as_uuid()?;
-            Some(Discipline::Htb {
-                max_rate: number(qos, "max-rate")?,
-                burst: number(view.queue(&queue)?, "burst")?,
-            })
-        }
-        NETEM => Some(Discipline::Netem {
-            latency: number(qos, "latency")?,
-            jitter: number(qos, "jitter")?,
-            limit: number(qos, "limit")?,
-            loss: qos.map_get("other_config", "loss").map_or(Some(0.0), |text| text.parse().ok())?,
-        }),
-        _ => None,
-    }
+    let (port, _) = (view.port(name)?, view.interface(name)?);
+    let read = of(view, name);
+    let unreadable = read.discipline.is_none() && qos_of(view, port).is_some_and(is_ours);
+    (!unreadable && set(view, name, &read).is_empty()).then_some(read)
 }
 
 /// What a port's rows have to say, and ovs-vswitchd to act on, before they can say what is wanted; `None` if they can at

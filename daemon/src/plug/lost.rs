@@ -70,9 +70,7 @@ fn verdict(interface: &Interface, pods: &Loaded<PodFacts>, seen: Seen) -> Verdic
     // An internal port's device is in the pod: on the host nothing shows it,
     // and the switch calls its link down. It lives with its namespace. So does
     // a pair that can be made again.
-    let mended = !seen.superseded
-        && request_of(interface).is_some()
-        && pod.is_some_and(|pod| !pod.deleting && !pod.finished);
+    let mended = !seen.superseded && request_of(interface).is_some() && pod.is_some_and(|pod| pod.goes_on());
     let gone = match interface.kind() {
         "internal" => !seen.namespace,
         _ => !(seen.link || seen.namespace && mended),
@@ -172,9 +170,7 @@ impl Plugger {
     async fn clean_notes(&self, view: &View) {
         for note in notes::all(view) {
             let request = &note.request;
-            let alive = self
-                .pod(request)
-                .is_some_and(|pod| !pod.deleting && !pod.finished && pod.is_called(&request.pod_uid));
+            let alive = self.pod(request).is_some_and(|pod| pod.goes_on() && pod.is_called(&request.pod_uid));
             if alive && may_stand(&note.port, &request.net_ns) {
                 continue;
             }

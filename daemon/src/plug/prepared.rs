@@ -152,7 +152,7 @@ impl Plugger {
         let pods = self.cluster.pods.get();
         let by_uid: BTreeMap<&str, &Arc<PodFacts>> =
             pods.objects.values().map(|pod| (pod.uid.as_str(), pod)).collect();
-        let wanted_still = |uid: &str| by_uid.get(uid).is_some_and(|pod| !pod.deleting && !pod.finished);
+        let wanted_still = |uid: &str| by_uid.get(uid).is_some_and(|pod| pod.goes_on());
         let (dropped, next) = {
             let mut inner = self.prepared.inner();
             let now = Instant::now();

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use cni::api::CniRequest;
 use serde_json::json;
-use tokio::sync::broadcast::{self, error::TryRecvError};
+use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +31,7 @@ use super::wanted::{NicKind, Readiness, readiness_again};
 use super::{CONTAINER_ID, IF_NAME, Plugger, notes, port};
 use crate::changes::Changes;
 use crate::kube::{EventType, ObjectRef, PodFacts};
-use crate::netlink::{Change, Netlink};
+use crate::netlink::{Change, Netlink, waiting};
 use crate::ovs::{Interface, View, plan, qos};
 use crate::sys::Namespace;
 
@@ -255,7 +255,7 @@ impl Plugger {
         {
             return Ok(false);
         }
-        let alive = |pod: &Arc<PodFacts>| !pod.deleting && !pod.finished && pod.is_called(&request.pod_uid);
+        let alive = |pod: &Arc<PodFacts>| pod.goes_on() && pod.is_called(&request.pod_uid);
         let Some(pod) = self.pod(request).filter(alive) else { return Ok(false) };
         let limits = match (&row, self.limits.get(port)) {
             (None, Some(entry)) => entry.wanted,
@@ -402,13 +402,8 @@ pub async fn run(
             break;
         }
         tokio::time::sleep(GATHER).await;
-        loop {
-            let thorough = match changes.try_recv() {
-                Ok(change) => look_for(&change, &plugger),
-                Err(TryRecvError::Lagged(_)) => Some(true),
-                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
-            };
-            if let Some(thorough) = thorough {
+        for change in waiting(&mut changes) {
+            if let Some(thorough) = look_for(&change, &plugger) {
                 devices = Some(devices.unwrap_or_default() || thorough);
             }
         }

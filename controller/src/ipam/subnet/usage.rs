@@ -36,8 +36,7 @@ impl SubnetPool {
             usage.v6_using_range = ranges(pool, pool.using().spans());
         }
         let families = [&self.v4, &self.v6].into_iter().flatten();
-        usage.contested_vips = families.flat_map(Pool::contested).collect();
-        let families = [&self.v4, &self.v6].into_iter().flatten();
+        usage.contested_vips = families.clone().flat_map(Pool::contested).collect();
         usage.contested_gateways = families.filter_map(Pool::contested_gateway).collect();
         usage
     }
